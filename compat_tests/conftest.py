@@ -79,10 +79,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for variable in FOREIGN_VARIABLES:
         os.environ.pop(variable, None)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Workers import the test modules, and those import this folder's neighbours.
-    folder = str(Path(__file__).parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    # Workers look for the test modules too: a cluster hands on the folder of the
+    # script and the current one, not the whole sys.path of the driver.
+    python_path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
     if backend_of(config) == "rayshim":
         import rayshim
 
