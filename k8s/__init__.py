@@ -1,0 +1,1 @@
+"""Running rayshim on Kubernetes."""
