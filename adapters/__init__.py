@@ -1,0 +1,1 @@
+"""One folder for each technology that touches the world."""

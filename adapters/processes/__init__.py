@@ -1,0 +1,1 @@
+"""Child processes: forking them fast, and never leaving them behind."""

@@ -1,0 +1,1 @@
+"""The node process: raylet, executor pool, log relay and control service."""

@@ -1,0 +1,81 @@
+"""The cluster's key-value table (in memory)."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+
+class KvPut(Struct):
+    """Payload of ``kv_put``."""
+
+    key: bytes | str
+    value: bytes | str
+    namespace: str | None = None
+    overwrite: bool = True
+
+
+class KvKey(Struct):
+    """Payload of ``kv_get``, ``kv_exists`` and ``kv_del``."""
+
+    key: bytes | str
+    namespace: str | None = None
+    by_prefix: bool = False
+
+
+class KvList(Struct):
+    """Payload of ``kv_list``."""
+
+    prefix: bytes | str = b""
+    namespace: str | None = None
+
+
+class KeyValues:
+    """Namespaces of byte keys and byte values; text counts as its UTF-8."""
+
+    def __init__(self) -> None:
+        #: Namespace -> key -> value.
+        self._spaces: dict[str, dict[bytes, bytes]] = {}
+
+    def put(self, payload: bytes) -> bool:
+        """Stores a value; True if the key is new."""
+        args = msgspec.msgpack.decode(payload, type=KvPut)
+        space = self._spaces.setdefault(args.namespace or "", {})
+        key = _bytes(args.key)
+        is_new = key not in space
+        if is_new or args.overwrite:
+            space[key] = _bytes(args.value)
+        return is_new
+
+    def get(self, payload: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        args = msgspec.msgpack.decode(payload, type=KvKey)
+        return self._spaces.get(args.namespace or "", {}).get(_bytes(args.key))
+
+    def exists(self, payload: bytes) -> bool:
+        """Whether a key is known."""
+        args = msgspec.msgpack.decode(payload, type=KvKey)
+        return _bytes(args.key) in self._spaces.get(args.namespace or "", {})
+
+    def delete(self, payload: bytes) -> int:
+        """Deletes a key, or all with that prefix; the count of deleted ones."""
+        args = msgspec.msgpack.decode(payload, type=KvKey)
+        space = self._spaces.get(args.namespace or "", {})
+        key = _bytes(args.key)
+        keys = [key] if key in space else []
+        if args.by_prefix:
+            keys = [other for other in space if other.startswith(key)]
+        for one in keys:
+            del space[one]
+        return len(keys)
+
+    def list(self, payload: bytes) -> list[bytes]:
+        """The keys with a prefix, in order of their first put."""
+        args = msgspec.msgpack.decode(payload, type=KvList)
+        prefix = _bytes(args.prefix)
+        space = self._spaces.get(args.namespace or "", {})
+        return [key for key in space if key.startswith(prefix)]
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode() if isinstance(text, str) else text

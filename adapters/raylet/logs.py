@@ -1,0 +1,170 @@
+"""Reads what executors print, names it, and hands whole lines on.
+
+A line that starts with the byte 0x1e names the task or actor that writes from then
+on; it is not shown. Everything else goes to a file for each executor and stream, and
+as text to whoever asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+MARK = b"\x1e"
+READ_BYTES = 1 << 16
+#: A longer line is cut.
+MAX_LINE_BYTES = 1 << 20
+#: Seconds that an unfinished line waits for its end.
+PARTIAL_LIMIT_S = 0.1
+
+#: ``(worker_id, pid, name, "out" or "err", lines)``
+LinesHandler = Callable[[bytes, int, str, str, list[str]], None]
+
+
+class _Stream:
+    """One pipe."""
+
+    __slots__ = ("descriptor", "kind", "name", "path", "rest", "timer", "worker")
+
+    def __init__(self, worker: _Writer, kind: str, descriptor: int, path: str) -> None:
+        self.worker = worker
+        self.kind = kind
+        self.descriptor = descriptor
+        self.path = path
+        self.name = ""
+        self.rest = b""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class _Writer:
+    """One executor."""
+
+    __slots__ = ("pid", "streams", "worker_id")
+
+    def __init__(self, worker_id: bytes, pid: int) -> None:
+        self.worker_id = worker_id
+        self.pid = pid
+        self.streams: list[_Stream] = []
+
+
+class LogRelay:
+    """The pipes of all executors of a node."""
+
+    def __init__(self, logs_dir: str, on_lines: LinesHandler) -> None:
+        self._logs_dir = logs_dir
+        self._on_lines = on_lines
+        self._loop = asyncio.get_running_loop()
+        #: Worker id -> its open pipes.
+        self._writers: dict[bytes, _Writer] = {}
+
+    def add(self, worker_id: bytes, pid: int, out: int, err: int) -> None:
+        """Takes the read ends of an executor's pipes over."""
+        writer = _Writer(worker_id, pid)
+        stem = os.path.join(self._logs_dir, f"worker-{worker_id.hex()[:16]}")
+        for kind, descriptor in (("out", out), ("err", err)):
+            os.set_blocking(descriptor, False)
+            stream = _Stream(writer, kind, descriptor, f"{stem}.{kind}")
+            writer.streams.append(stream)
+            self._loop.add_reader(descriptor, self._read, stream)
+        self._writers[worker_id] = writer
+
+    def drain(self, worker_id: bytes) -> None:
+        """Reads and hands on all that a dead executor left, then forgets it."""
+        writer = self._writers.pop(worker_id, None)
+        if writer is None:
+            return
+        for stream in list(writer.streams):
+            while stream.descriptor >= 0 and self._read(stream):
+                pass
+            self._close(stream)
+
+    def close(self) -> None:
+        """Drains all."""
+        for worker_id in list(self._writers):
+            self.drain(worker_id)
+
+    def _read(self, stream: _Stream) -> bool:
+        """Takes one piece; False when there is no more for now."""
+        try:
+            data = os.read(stream.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._close(stream)
+            return False
+        self._split(stream, data)
+        return True
+
+    def _split(self, stream: _Stream, data: bytes) -> None:
+        pieces = (stream.rest + data).split(b"\n")
+        rest = pieces.pop()
+        if len(rest) > MAX_LINE_BYTES:
+            pieces.append(rest)
+            rest = b""
+        stream.rest = rest
+        self._emit(stream, pieces)
+        if stream.timer is not None:
+            stream.timer.cancel()
+            stream.timer = None
+        if rest and MARK not in rest:
+            stream.timer = self._loop.call_later(
+                PARTIAL_LIMIT_S, self._flush_partial, stream
+            )
+
+    def _emit(self, stream: _Stream, pieces: list[bytes]) -> None:
+        lines: list[bytes] = []
+        written: list[bytes] = []
+        for piece in pieces:
+            if MARK in piece:
+                before, _, name = piece.rpartition(MARK)
+                if before:
+                    lines.append(before)
+                if lines:
+                    self._hand_on(stream, lines)
+                    written += lines
+                    lines = []
+                stream.name = name.decode(errors="replace")
+            else:
+                lines.append(piece)
+        if lines:
+            self._hand_on(stream, lines)
+            written += lines
+        if written:
+            self._append(stream.path, b"\n".join(written) + b"\n")
+
+    def _hand_on(self, stream: _Stream, lines: list[bytes]) -> None:
+        writer = stream.worker
+        text = [line.decode(errors="replace").rstrip("\r") for line in lines]
+        self._on_lines(writer.worker_id, writer.pid, stream.name, stream.kind, text)
+
+    def _append(self, path: str, data: bytes) -> None:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            logger.debug("cannot write %s: %s", path, error)
+
+    def _flush_partial(self, stream: _Stream) -> None:
+        stream.timer = None
+        if stream.rest:
+            rest, stream.rest = stream.rest, b""
+            self._emit(stream, [rest])
+
+    def _close(self, stream: _Stream) -> None:
+        if stream.descriptor < 0:
+            return
+        self._loop.remove_reader(stream.descriptor)
+        os.close(stream.descriptor)
+        stream.descriptor = -1
+        if stream.timer is not None:
+            stream.timer.cancel()
+        self._flush_partial(stream)

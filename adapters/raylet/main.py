@@ -1,0 +1,158 @@
+"""Start and end of the node process.
+
+The order is chosen for speed: the fork server is forked before anything heavy is
+imported, so that its imports run on another CPU while this process starts to listen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from rayshim.adapters.processes import forkserver
+from rayshim.adapters.raylet.config import NodeConfig
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from rayshim.adapters.raylet.server import NodeServer
+
+#: Seconds for which the end waits for killed executors.
+END_LIMIT_S = 1.0
+#: The raylet's loop shares the interpreter with Dask's import and threads; this is
+#: how long a thread may keep it when the loop has something to do.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def main() -> None:
+    """Runs a node until its driver is gone. Does not return."""
+    ready_fd = -1
+    status = 1
+    try:
+        config = NodeConfig.from_json(sys.stdin.read())
+        ready_fd = config.ready_fd
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        child = forkserver.start(config.forkserver())
+        _run(config, child)
+        status = 0
+    except BaseException as error:
+        import traceback
+
+        traceback.print_exc()
+        if ready_fd >= 0:
+            text = f"{type(error).__name__}: {error}"
+            _write_line(ready_fd, {"error": text})
+    finally:
+        # Nothing here needs an orderly interpreter exit, and Dask's is slow.
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(config: NodeConfig, child: tuple[int, socket.socket]) -> None:
+    import asyncio
+
+    sys.path[:0] = [path for path in config.sys_path if path not in sys.path]
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_descriptor_limit()
+    asyncio.run(_serve(config, child))
+
+
+async def _serve(config: NodeConfig, child: tuple[int, socket.socket]) -> None:
+    import asyncio
+
+    from rayshim.adapters.raylet.server import NodeServer
+
+    _start_log(config)
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+
+    def end(reason: str) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    server = NodeServer(config, child, end)
+    if config.lifeline_fd >= 0:
+        os.set_blocking(config.lifeline_fd, False)
+        loop.add_reader(config.lifeline_fd, _lifeline, config.lifeline_fd, end)
+    loop.add_signal_handler(signal.SIGTERM, end, "SIGTERM")
+    await server.start()
+    if config.ready_fd >= 0:
+        ready = {
+            "address": config.address,
+            "node_id": config.node_id,
+            "pid": os.getpid(),
+        }
+        _write_line(config.ready_fd, ready)
+        os.close(config.ready_fd)
+    engine = _start_engine(config, server)
+    await ended
+    if engine is not None:
+        engine.cancel()
+    await _end(config, server)
+
+
+def _lifeline(descriptor: int, end: object) -> None:
+    try:
+        if os.read(descriptor, 1):
+            return
+    except BlockingIOError:
+        return
+    except OSError:
+        pass
+    assert callable(end)
+    end("the driver is gone")
+
+
+def _start_engine(config: NodeConfig, server: NodeServer) -> asyncio.Task[None] | None:
+    """Starts Dask in the background, unless it is switched off."""
+    if config.settings.get("dask", "background") == "off":
+        return None
+    import asyncio
+
+    return asyncio.get_running_loop().create_task(server.control.start_engine())
+
+
+async def _end(config: NodeConfig, server: NodeServer) -> None:
+    import shutil
+
+    await server.stop(END_LIMIT_S)
+    shutil.rmtree(config.store_dir, ignore_errors=True)
+    shutil.rmtree(config.session_dir, ignore_errors=True)
+    server.control.answer_shutdown()
+    # Leaving the loop would wait for the thread that imports Dask.
+    os._exit(0)
+
+
+def _start_log(config: NodeConfig) -> None:
+    import logging
+
+    os.makedirs(config.logs_dir, mode=0o700, exist_ok=True)
+    handler = logging.FileHandler(
+        os.path.join(config.logs_dir, f"node-{config.node_id[:8]}.log"), delay=True
+    )
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(config.settings.get("log_level", "WARNING"))
+
+
+def _raise_descriptor_limit() -> None:
+    """Lets a thousand executors have two pipes and a channel each."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _write_line(descriptor: int, record: dict[str, object]) -> None:
+    try:
+        os.write(descriptor, json.dumps(record).encode() + b"\n")
+    except OSError:
+        pass  # The driver is gone; the lifeline says so too.

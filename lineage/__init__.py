@@ -1,0 +1,1 @@
+"""State machines and policies: facts in, commands out, no I/O."""

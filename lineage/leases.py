@@ -1,0 +1,126 @@
+"""The things that the lease machine of a node keeps, and their states."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from rayshim.lineage.lease_events import BundlesRequested, EnvKey, LeaseRequested
+from rayshim.lineage.resources import Allocation, ResourceSet, Units
+
+#: Resource need, placement group, bundle: what decides whether a request fits.
+Shape = tuple[tuple[tuple[str, int], ...], bytes, int]
+
+
+class LeaseState(Enum):
+    """States of a lease."""
+
+    UNKNOWN = 0
+    WAITING = 1
+    STARTING = 2
+    GRANTED = 3
+    FINISHED = 4
+
+
+class ExecutorState(Enum):
+    """States of an executor."""
+
+    ABSENT = 0
+    STARTING = 1
+    IDLE = 2
+    LEASED = 3
+    LEAVING = 4
+
+
+class Lease:
+    """A lease that is not finished."""
+
+    __slots__ = (
+        "allocation",
+        "asked",
+        "executor",
+        "number",
+        "request",
+        "shape",
+        "since_s",
+        "source",
+        "state",
+    )
+
+    def __init__(self, request: LeaseRequested, number: int, now: float) -> None:
+        self.request = request
+        self.state = LeaseState.WAITING
+        #: Arrival number, unique on this node.
+        self.number = number
+        self.shape: Shape = (
+            tuple(sorted(request.need.items())),
+            request.group,
+            request.bundle,
+        )
+        #: Time of the last change of state.
+        self.since_s = now
+        #: What it holds and of which set; None exactly in WAITING.
+        self.allocation: Allocation | None = None
+        self.source: ResourceSet | None = None
+        #: Set exactly in GRANTED.
+        self.executor: Executor | None = None
+        #: Lease ids that were asked back for this one while it waited.
+        self.asked: set[bytes] = set()
+
+
+class Reservation:
+    """A placement group that waits for its bundles."""
+
+    __slots__ = ("asked", "bundles", "group", "need", "number", "shape", "since_s")
+
+    def __init__(self, event: BundlesRequested, number: int, now: float) -> None:
+        self.group = event.group
+        self.bundles = event.bundles
+        self.number = number
+        self.since_s = now
+        self.asked: set[bytes] = set()
+        self.need: Units = {}
+        for bundle in event.bundles:
+            for name, units in bundle.items():
+                self.need[name] = self.need.get(name, 0) + units
+        self.shape: Shape = (tuple(sorted(self.need.items())), event.group, -2)
+
+
+class Bundle:
+    """A reserved bundle."""
+
+    __slots__ = ("allocation", "resources")
+
+    def __init__(self, allocation: Allocation) -> None:
+        #: What the bundle holds of the node.
+        self.allocation = allocation
+        #: The same, for the leases inside.
+        self.resources = ResourceSet(allocation.units, allocation.gpus)
+
+
+class Executor:
+    """An executor process."""
+
+    __slots__ = (
+        "address",
+        "env",
+        "is_blocked",
+        "job_id",
+        "lease",
+        "pid",
+        "since_s",
+        "state",
+        "worker_id",
+    )
+
+    def __init__(self, worker_id: bytes, now: float) -> None:
+        self.worker_id = worker_id
+        self.state = ExecutorState.STARTING
+        self.address = ""
+        self.pid = 0
+        #: Empty until the first lease, then fixed together with ``env``.
+        self.job_id = b""
+        self.env: EnvKey = ()
+        #: Set exactly in LEASED.
+        self.lease: Lease | None = None
+        self.is_blocked = False
+        self.since_s = now

@@ -1,0 +1,99 @@
+"""An executor that speaks the wire with blocking sockets and obeys its lease.
+
+A task's ``method`` says what to do: ``echo``, ``exit:N``, ``kill``, ``print:TEXT``,
+``write:TEXT`` (no newline), ``child`` (starts a sleeping grandchild, returns its pid),
+``sleep:S``, ``pid``, ``env:NAME``, ``stat`` (private bytes).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import fake_wire
+from rayshim.adapters.wire import messages as wire
+
+
+def main(config: dict[str, Any]) -> int:
+    """Entry of the forked process."""
+    with open(config["token_path"], encoding="ascii") as file:
+        token = bytes.fromhex(file.read().strip())
+    worker_id = bytes.fromhex(config["worker_id"])
+    path = os.path.join(
+        config["session_dir"], "sockets", f"w-{config['worker_id'][:16]}.sock"
+    )
+    listener = fake_wire.listen(path)
+    raylet = fake_wire.Channel.connect(config["raylet_address"], token)
+    raylet.send(wire.Hello("executor", worker_id, f"unix:{path}", os.getpid(), b""))
+    channels = [raylet]
+    while True:
+        ready = fake_wire.wait([listener, *channels])
+        for one in ready:
+            if one is listener:
+                channels.append(fake_wire.Channel.accept(listener, token))
+                continue
+            message = one.receive()
+            if message is None:
+                if one is raylet:
+                    return 0
+                channels.remove(one)
+            elif isinstance(message, wire.Interrupt):
+                if message.reason == "stay":
+                    continue
+                return 0
+            elif isinstance(message, wire.CreateActor):
+                _create(raylet, message)
+            elif isinstance(message, wire.PushTasks):
+                results = [_run(spec, raylet) for spec in message.specs]
+                one.send(wire.Results(results, 0.001))
+
+
+def _create(raylet: fake_wire.Channel, message: wire.CreateActor) -> None:
+    method = message.spec.method
+    actor_id, incarnation = message.actor_id, message.incarnation
+    if method == "fail":
+        error = wire.Payload(wire.ERROR, b"boom")
+        raylet.send(wire.ActorFailed(actor_id, incarnation, error))
+        return
+    if method.startswith("exit:"):
+        os._exit(int(method[5:]))
+    raylet.send(wire.ActorCreated(actor_id, incarnation, "repr"))
+
+
+def _run(spec: wire.TaskSpec, raylet: fake_wire.Channel) -> wire.Result:
+    verb, _, text = spec.method.partition(":")
+    value = b""
+    if verb == "exit":
+        os._exit(int(text))
+    elif verb == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "print":
+        sys.stdout.write(f"\x1e{spec.name}\n{text}\n")
+        sys.stdout.flush()
+    elif verb == "write":
+        os.write(2, text.encode())
+    elif verb == "child":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        value = str(child.pid).encode()
+    elif verb == "sleep":
+        time.sleep(float(text))
+    elif verb == "pid":
+        value = str(os.getpid()).encode()
+    elif verb == "env":
+        value = os.environ.get(text, "").encode()
+    elif verb == "block":
+        raylet.send(wire.Blocked(text == "1"))
+    elif verb == "leave":
+        raylet.send(wire.ActorExiting(bytes.fromhex(text), "asked to"))
+        os._exit(0)
+    elif verb == "stat":
+        with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+            value = str(
+                sum(int(row.split()[1]) for row in file if row.startswith("Private"))
+                * 1024
+            ).encode()
+    return wire.Result(spec.task_id, [wire.Payload(wire.PICKLE, value)])
