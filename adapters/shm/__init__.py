@@ -1,0 +1,1 @@
+"""The node store: large values as files in shared memory."""
