@@ -1,0 +1,1 @@
+"""Tools for testing rayshim and programs that use it."""
