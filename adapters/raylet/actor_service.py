@@ -1,12 +1,380 @@
-"""stub"""
+"""Runs the actor machine: messages of owners and executors in, commands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rayshim.adapters.wire import messages as wire
+from rayshim.lineage import actors as act
+from rayshim.lineage import explain
+from rayshim.lineage import lease_events as ev
+from rayshim.lineage.resources import describe, to_amounts, to_units
+
+if TYPE_CHECKING:
+    from rayshim.adapters.raylet.server import NodeServer, Peer
+
+#: Seconds that an actor whose constructor failed may take to leave.
+DISMISS_LIMIT_S = 5.0
+_HOLDER = "actor:"
+
+
+class _Cargo:
+    """What the machine does not look at."""
+
+    __slots__ = ("error", "gpu_ids", "registration", "start")
+
+    def __init__(self, registration: wire.RegisterActor) -> None:
+        self.registration = registration
+        #: None until the constructor's arguments are known, and after death.
+        self.start: wire.StartActor | None = None
+        self.error: wire.Payload | None = None
+        self.gpu_ids: list[int] = []
 
 
 class ActorService:
-    def __init__(self, server):
-        pass
+    """The control service's part for actors."""
 
-    def is_own(self, holder):
-        return False
+    def __init__(self, server: NodeServer) -> None:
+        self._server = server
+        self.machine = act.ActorManager()
+        #: Actor id -> what else is known of it.
+        self._cargo: dict[bytes, _Cargo] = {}
+        #: Actor id -> peers that want its updates, in order.
+        self._subscribers: dict[bytes, dict[str, None]] = {}
+        #: The inverse.
+        self._subscriptions: dict[str, set[bytes]] = {}
 
-    def peer_gone(self, a):
-        pass
+    # From the server.
+
+    def message(self, peer: Peer, message: Any) -> None:
+        """Takes one message about an actor."""
+        _MESSAGES[type(message)](self, peer, message)
+
+    def peer_gone(self, address: str) -> None:
+        """A peer closed its channel."""
+        for actor_id in self._subscriptions.pop(address, ()):
+            subscribers = self._subscribers[actor_id]
+            subscribers.pop(address, None)
+            if not subscribers:
+                del self._subscribers[actor_id]
+        self._feed(act.OwnerGone(address))
+
+    def is_own(self, holder: str) -> bool:
+        """Whether a lease's holder is an actor."""
+        return holder.startswith(_HOLDER)
+
+    def granted(self, command: ev.GrantLease) -> None:
+        """The lease machine found an executor."""
+        actor_id, incarnation = _actor_of(command.lease_id)
+        cargo = self._cargo.get(actor_id)
+        if cargo is not None:
+            cargo.gpu_ids = command.gpu_ids
+        self._feed(
+            act.Placed(
+                actor_id,
+                incarnation,
+                command.worker_id,
+                command.address,
+                command.pid,
+            )
+        )
+
+    def rejected(self, command: ev.RejectLease) -> None:
+        """The lease machine will not find an executor."""
+        actor_id, incarnation = _actor_of(command.lease_id)
+        if command.kind != "cancelled":
+            self._feed(
+                act.PlacementFailed(actor_id, incarnation, command.reason, command.kind)
+            )
+
+    def lost(self, command: ev.ReportLost) -> None:
+        """An actor's process is gone."""
+        actor_id, incarnation = _actor_of(command.lease_id)
+        kind = "oom" if command.out_of_memory else command.kind
+        self._feed(act.ExecutorLost(actor_id, incarnation, command.reason, kind))
+
+    # For the control service.
+
+    def find(self, name: str, namespace: str) -> dict[str, Any]:
+        """The actor of a name.
+
+        Raises:
+            ValueError: there is none.
+        """
+        actor_id = self.machine.names.get((namespace, name))
+        if actor_id is None:
+            raise ValueError(
+                f"Failed to look up actor with name {name!r} in namespace "
+                f"{namespace!r}: nobody created it, it died, or it lives in another "
+                "namespace."
+            )
+        registration = self._cargo[actor_id].registration
+        return {
+            "actor_id": actor_id,
+            "handle_blob": registration.handle_blob,
+            "owner": registration.owner,
+            "class_name": registration.class_name,
+        }
+
+    def names(self, namespace: str | None) -> list[dict[str, str]]:
+        """Names in a namespace, or in all for None."""
+        return [
+            {"name": name, "namespace": space}
+            for space, name in self.machine.names
+            if namespace is None or space == namespace
+        ]
+
+    def explain(self, actor_id: bytes, now: float) -> list[str]:
+        """Why an actor is not doing more than it does."""
+        actor = self.machine.actors.get(actor_id)
+        if actor is None:
+            return [f"actor {actor_id.hex()} is not known to this cluster"]
+        what = f"actor {actor.spec.class_name} ({actor_id.hex()[:12]})"
+        age = f"{now - actor.since_s:.1f} s"
+        if actor.state is act.ActorState.REGISTERED:
+            return [f"{what} waits {age} for the arguments of its constructor"]
+        if actor.state is act.ActorState.PLACING:
+            lease_id = _lease_of(actor_id, actor.incarnation)
+            reasons = explain.lease(self._server.raylet, lease_id, now)
+            return [f"{what} is not placed: {reason}" for reason in reasons]
+        if actor.state is act.ActorState.CREATING:
+            return [f"{what} runs its constructor for {age} (pid {actor.pid})"]
+        if actor.state is act.ActorState.DEAD:
+            return [f"{what} is dead: {actor.cause}"]
+        held = describe(actor.spec.need)
+        return [f"{what} is {actor.shown_state} for {age} (pid {actor.pid}) on {held}"]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each known actor."""
+        return [
+            {
+                "actor_id": actor_id.hex(),
+                "class_name": actor.spec.class_name,
+                "state": actor.shown_state,
+                "name": actor.spec.name,
+                "ray_namespace": actor.spec.namespace,
+                "job_id": actor.spec.job_id.hex(),
+                "pid": actor.pid,
+                "node_id": self._server.config.node_id,
+                "is_detached": actor.spec.is_detached,
+                "num_restarts": actor.incarnation,
+                "death_cause": actor.cause,
+                "repr_name": actor.repr_name,
+                "required_resources": to_amounts(actor.spec.need),
+                "placement_group_id": actor.spec.group.hex(),
+            }
+            for actor_id, actor in self.machine.actors.items()
+        ]
+
+    # Messages.
+
+    def _register(self, peer: Peer, message: wire.RegisterActor) -> None:
+        known = message.actor_id in self._cargo
+        if not known:
+            self._cargo[message.actor_id] = _Cargo(message)
+        spec = act.ActorSpec(
+            message.actor_id,
+            message.job_id,
+            message.owner,
+            message.class_name,
+            message.name,
+            message.namespace,
+            message.detached,
+            message.max_restarts,
+            to_units(message.placement_resources),
+            to_units(message.resources),
+            tuple(sorted(message.env_vars.items())),
+            message.placement_group,
+            message.bundle_index,
+        )
+        respond = self._server.control.respond
+        event = act.Registered(message.actor_id, spec)
+        for command in self.machine.handle(event, self._server.now()):
+            if isinstance(command, act.Refuse):
+                if not known:
+                    del self._cargo[message.actor_id]
+                text = (
+                    f"An actor with the name {command.name} already exists in the "
+                    f"namespace {command.namespace}: choose another name, or get it "
+                    "with get_if_exists=True or ray.get_actor."
+                )
+                error = ("ActorAlreadyExistsError", text)
+                respond(peer, message.request_id, error=error)
+            else:
+                respond(peer, message.request_id)
+
+    def _start(self, peer: Peer, message: wire.StartActor) -> None:
+        cargo = self._cargo.get(message.actor_id)
+        if cargo is not None:
+            cargo.start = message
+            self._feed(act.Started(message.actor_id))
+
+    def _fail(self, peer: Peer, message: wire.FailActor) -> None:
+        cargo = self._cargo.get(message.actor_id)
+        if cargo is not None:
+            cargo.error = message.error
+            self._feed(act.Unstartable(message.actor_id))
+
+    def _subscribe(self, peer: Peer, message: wire.SubscribeActor) -> None:
+        actor_id = message.actor_id
+        self._subscribers.setdefault(actor_id, {})[peer.address] = None
+        self._subscriptions.setdefault(peer.address, set()).add(actor_id)
+        peer.connection.send(self._update(actor_id))
+
+    def _created(self, peer: Peer, message: wire.ActorCreated) -> None:
+        self._feed(
+            act.Created(message.actor_id, message.incarnation, message.repr_name)
+        )
+
+    def _failed(self, peer: Peer, message: wire.ActorFailed) -> None:
+        cargo = self._cargo.get(message.actor_id)
+        if cargo is not None:
+            cargo.error = message.error
+            self._feed(act.ConstructorFailed(message.actor_id, message.incarnation))
+
+    def _exiting(self, peer: Peer, message: wire.ActorExiting) -> None:
+        self._feed(act.Exiting(message.actor_id, message.reason))
+
+    def _kill_asked(self, peer: Peer, message: wire.KillActor) -> None:
+        self._feed(act.Killed(message.actor_id, message.no_restart))
+
+    def _out_of_scope(self, peer: Peer, message: wire.ActorOutOfScope) -> None:
+        self._feed(act.OutOfScope(message.actor_id))
+
+    # Commands.
+
+    def _feed(self, event: Any) -> None:
+        for command in self.machine.handle(event, self._server.now()):
+            _COMMANDS[type(command)](self, command)
+
+    def _place(self, command: act.Place) -> None:
+        spec = self.machine.actors[command.actor_id].spec
+        self._server.feed(
+            ev.LeaseRequested(
+                _lease_of(command.actor_id, command.incarnation),
+                _HOLDER + command.actor_id.hex(),
+                spec.job_id,
+                f"actor {spec.class_name}",
+                spec.placement,
+                spec.env,
+                spec.group,
+                spec.bundle,
+                fixed=True,
+            )
+        )
+
+    def _unplace(self, command: act.Unplace) -> None:
+        lease_id = _lease_of(command.actor_id, command.incarnation)
+        self._server.feed(ev.LeaseCancelled(lease_id))
+
+    def _construct(self, command: act.Construct) -> None:
+        actor = self.machine.actors[command.actor_id]
+        cargo = self._cargo[command.actor_id]
+        start, registration = cargo.start, cargo.registration
+        assert start is not None
+        lease = wire.BindLease(
+            _lease_of(command.actor_id, command.incarnation),
+            registration.job_id,
+            registration.namespace,
+            registration.resources,
+            cargo.gpu_ids,
+            registration.env_vars,
+            start.job_blob,
+            registration.placement_group,
+        )
+        # An executor that closed its channel is about to be reported dead.
+        self._server.send_executor(
+            actor.worker_id,
+            wire.CreateActor(
+                command.actor_id,
+                command.incarnation,
+                lease,
+                start.class_blob,
+                registration.class_name,
+                start.spec,
+                registration.name,
+                registration.max_concurrency,
+                registration.concurrency_groups,
+                registration.owner,
+            ),
+        )
+
+    def _settle(self, command: act.Settle) -> None:
+        spec = self.machine.actors[command.actor_id].spec
+        if spec.need != spec.placement:
+            lease_id = _lease_of(command.actor_id, command.incarnation)
+            self._server.feed(ev.LeaseShrunk(lease_id, spec.need))
+
+    def _dismiss(self, command: act.Dismiss) -> None:
+        worker_id = self.machine.actors[command.actor_id].worker_id
+        self._server.send_executor(worker_id, wire.Interrupt(command.reason))
+        if not command.is_patient:
+            loop = self._server.loop
+            loop.call_later(DISMISS_LIMIT_S, self._server.pool.kill, worker_id)
+
+    def _kill(self, command: act.Kill) -> None:
+        lease_id = _lease_of(command.actor_id, command.incarnation)
+        self._server.feed(ev.LeaseKilled(lease_id))
+
+    def _publish(self, command: act.Publish) -> None:
+        actor_id = command.actor_id
+        subscribers = self._subscribers.get(actor_id)
+        if subscribers:
+            update = self._update(actor_id)
+            for address in subscribers:
+                self._server.send(address, update)
+        if self.machine.actors[actor_id].state is act.ActorState.DEAD:
+            self._cargo[actor_id].start = None
+
+    def _forget(self, command: act.Forget) -> None:
+        del self._cargo[command.actor_id]
+
+    def _update(self, actor_id: bytes) -> wire.ActorUpdate:
+        actor = self.machine.actors.get(actor_id)
+        if actor is None:
+            cause = "this cluster does not know it (any more)"
+            return wire.ActorUpdate(actor_id, "DEAD", 0, "", cause, None, 0, "node")
+        return wire.ActorUpdate(
+            actor_id,
+            actor.shown_state,
+            actor.incarnation,
+            actor.address if actor.shown_state == "ALIVE" else "",
+            actor.cause,
+            self._cargo[actor_id].error,
+            actor.pid,
+            actor.kind,
+            actor.restarts_left,
+        )
+
+
+def _lease_of(actor_id: bytes, incarnation: int) -> bytes:
+    return b"actor" + incarnation.to_bytes(4, "big") + actor_id
+
+
+def _actor_of(lease_id: bytes) -> tuple[bytes, int]:
+    return lease_id[9:], int.from_bytes(lease_id[5:9], "big")
+
+
+_A = ActorService
+_MESSAGES: dict[type, Callable[[ActorService, Peer, Any], None]] = {
+    wire.RegisterActor: _A._register,
+    wire.StartActor: _A._start,
+    wire.FailActor: _A._fail,
+    wire.SubscribeActor: _A._subscribe,
+    wire.ActorCreated: _A._created,
+    wire.ActorFailed: _A._failed,
+    wire.ActorExiting: _A._exiting,
+    wire.KillActor: _A._kill_asked,
+    wire.ActorOutOfScope: _A._out_of_scope,
+}
+_COMMANDS: dict[type, Callable[[ActorService, Any], None]] = {
+    act.Place: _A._place,
+    act.Unplace: _A._unplace,
+    act.Construct: _A._construct,
+    act.Settle: _A._settle,
+    act.Dismiss: _A._dismiss,
+    act.Kill: _A._kill,
+    act.Publish: _A._publish,
+    act.Forget: _A._forget,
+}

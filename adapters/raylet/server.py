@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,8 @@ class NodeServer:
             on_exited=self._exited,
             on_gone=lambda: self.end("the fork server is gone"),
         )
+        self._pending: deque[Any] = deque()
+        self._is_feeding = False
         self._logs = LogRelay(config.logs_dir, self._lines)
         self.actors = ActorService(self)
         self.control = ControlService(self)
@@ -105,9 +108,21 @@ class NodeServer:
             peer.connection.flush()
 
     def feed(self, event: Any) -> None:
-        """Gives the lease machine an event and carries its commands out."""
-        for command in self.raylet.handle(event, self.now()):
-            _COMMANDS[type(command)](self, command)
+        """Gives the lease machine an event and carries its commands out.
+
+        Events that a command causes wait until all commands before are carried out.
+        """
+        self._pending.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        try:
+            while self._pending:
+                now = self.now()
+                for command in self.raylet.handle(self._pending.popleft(), now):
+                    _COMMANDS[type(command)](self, command)
+        finally:
+            self._is_feeding = False
 
     def send(self, address: str, message: wire.Message) -> bool:
         """Sends to a connected peer; False if there is none."""
