@@ -17,6 +17,8 @@ class Owned:
     capacity: int
     #: Bytes from the start whose pages are allocated; the rest is a hole.
     filled_bytes: int
+    #: How often it was written anew.
+    reuses: int = 0
 
 
 class FreeList:

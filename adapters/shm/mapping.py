@@ -10,12 +10,18 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from collections import OrderedDict
 from typing import Any
 
 #: Copies below this keep the GIL: giving it away may cost 5 ms (the interpreter's
 #: switch interval) when another thread computes, the copy itself takes 0.1 ms.
 DROP_GIL_BYTES = 1024 * 1024
+#: Copies from this size on use several threads: on two idle cores 100 MB go at
+#: 12.7 GB/s instead of 6.8; on busy ones nothing is gained or lost.
+PARALLEL_BYTES = 16 * 1024 * 1024
+#: More threads than this find no more memory bandwidth.
+MAX_COPY_THREADS = 4
 #: Linux ``MADV_POPULATE_WRITE`` (5.14): maps all pages of a range at once.
 MADV_POPULATE_WRITE = 23
 
@@ -68,6 +74,10 @@ _get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_in
 _release_buffer = ctypes.pythonapi.PyBuffer_Release
 _release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
 _release_buffer.restype = None
+
+
+def _move_piece(target: int, origin: int, size_bytes: int, *_held: Any) -> None:
+    _move_without_gil(target, origin, size_bytes)
 
 
 class Mapping:
@@ -128,12 +138,40 @@ class Mapping:
             size_bytes = view.len
             if offset < 0 or offset + size_bytes > self.size_bytes:
                 raise ValueError("a copy would leave the mapping")
-            move = _move_without_gil
+            start = self.address + offset
             if size_bytes < DROP_GIL_BYTES:
-                move = _move_with_gil
-            move(self.address + offset, view.buf, size_bytes)
+                _move_with_gil(start, view.buf, size_bytes)
+            elif size_bytes < PARALLEL_BYTES:
+                _move_without_gil(start, view.buf, size_bytes)
+            else:
+                self._copy_in_parallel(start, view.buf, size_bytes, source)
         finally:
             _release_buffer(ctypes.byref(view))
+
+    def _copy_in_parallel(
+        self, target: int, origin: int, size_bytes: int, source: bytes | memoryview
+    ) -> None:
+        ways = min(len(os.sched_getaffinity(0)), MAX_COPY_THREADS)
+        piece = -(-size_bytes // (ways * mmap.PAGESIZE)) * mmap.PAGESIZE
+        helpers = []
+        for start in range(piece, size_bytes, piece):
+            length = min(piece, size_bytes - start)
+            # The thread holds both sides: should an interrupt end this call early,
+            # neither is unmapped or freed under the copy.
+            helper = threading.Thread(
+                target=_move_piece,
+                args=(target + start, origin + start, length, self, source),
+                daemon=True,
+            )
+            try:
+                helper.start()
+            except RuntimeError:  # no more threads here: one has to do
+                _move_without_gil(target + start, origin + start, length)
+            else:
+                helpers.append(helper)
+        _move_without_gil(target, origin, min(piece, size_bytes))
+        for helper in helpers:
+            helper.join()
 
     def __del__(self, _unmap: Any = _munmap) -> None:
         if self.address:

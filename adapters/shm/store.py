@@ -59,6 +59,9 @@ MAX_FOREIGN_BYTES = 4 << 30
 MAX_FREE_BYTES = 2 << 30
 #: ... as long as this share of the store stays free for others.
 SPARE_SHARE = 0.2
+#: Smaller segments are mapped by their second reuse: making the mapping costs more
+#: than ``pwrite`` loses (1 MiB: 0.25 ms against 0.13 ms), and pays from then on.
+MAP_AT_ONCE_BYTES = 8 << 20
 #: A full store, in the words of tmpfs, of quotas and of memory limits.
 FULL_CODES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
 #: The count of used bytes is taken anew after this time.
@@ -184,10 +187,7 @@ class SegmentStore:
             if not self._allocate(owned, end):
                 self._remove(owned)
                 return None
-            mapping = self._own_mapping(owned)
-            mapping.populate(end)
-            for offset, part in zip(layout[::2], parts, strict=True):
-                mapping.copy_in(offset, part)
+            self._write_again(owned, end, layout, parts)
         except BaseException:
             self._remove(owned)
             raise
@@ -248,8 +248,24 @@ class SegmentStore:
             os.close(fd)
         return owned
 
-    def _own_mapping(self, owned: Owned) -> Mapping:
-        return self._mapping(owned.name, owned.capacity, writable=True)
+    def _write_again(
+        self, owned: Owned, end: int, layout: list[int], parts: list[Part]
+    ) -> None:
+        owned.reuses += 1
+        with self._lock:
+            is_mapped = self._mappings.get(owned.name) is not None
+        if owned.reuses == 1 and end < MAP_AT_ONCE_BYTES and not is_mapped:
+            fd = os.open(self._path(owned.name), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                for offset, part in zip(layout[::2], parts, strict=True):
+                    _write_at(fd, offset, part)
+            finally:
+                os.close(fd)
+            return
+        mapping = self._mapping(owned.name, owned.capacity, writable=True)
+        mapping.populate(end)
+        for offset, part in zip(layout[::2], parts, strict=True):
+            mapping.copy_in(offset, part)
 
     # --- room ----------------------------------------------------------------
 
@@ -357,13 +373,14 @@ class SegmentStore:
         no value of this process (told twice, or after a fork) is ignored.
         """
         self._check_process()
+        scarce = self._is_scarce()
         with self._lock:
             owned = self._live.pop(name, None)
             if owned is None:
                 return
             self._live_bytes -= owned.filled_bytes
             surplus: list[Owned] = []
-            if self._closed or self._is_scarce():
+            if self._closed or scarce:
                 surplus.append(owned)
             else:
                 self._free.push(owned)

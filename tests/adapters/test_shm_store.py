@@ -475,3 +475,26 @@ def test_threads_never_share_a_segment(store):
     assert failures == []
     assert store.statistics().live_segments == 0
     assert store.statistics().fresh_writes <= 4
+
+
+def test_large_values_are_copied_whole_by_several_threads(store):
+    content = os.urandom(MIB) * 33 + b"tail"
+    for _ in range(2):
+        segment = write(store, content)
+        stream, views = store.read(segment, lambda: None)
+        assert bytes(stream) == b"stream" and views[0] == content
+        del stream, views
+        store.recycle(segment.name)
+
+    assert store.statistics().recycled_writes == 1
+
+
+def test_an_unmapped_segment_is_rewritten_then_mapped(store, folder):
+    seen = []
+    for letter in b"abcd":
+        segment = write(store, bytes([letter]) * MIB)
+        seen.append(mappings_of(folder))
+        assert other(folder).read(segment, lambda: None)[1][0][-1] == letter
+        store.recycle(segment.name)
+
+    assert seen == [0, 0, 1, 1]
