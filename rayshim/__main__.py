@@ -76,7 +76,7 @@ def run_file(path: str, arguments: list[str]) -> None:
         _replace_first_path(absolute)
         spec = PathFinder.find_spec("__main__", [absolute])
         if spec is None:
-            _leave(f"can't find '__main__' module in {path!r}", 1)
+            _leave(f"can't find '__main__' module in {absolute!r}", 1)
         _run_importable(spec, path)
         return
     _replace_first_path(str(Path(path).resolve().parent))
