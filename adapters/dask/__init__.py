@@ -1,0 +1,1 @@
+"""Dask as the engine of the cluster. Nothing else imports ``distributed``."""

@@ -1,0 +1,125 @@
+"""Dask's TCP with proof of the cluster's token below its framing.
+
+Whoever can open a connection to a plain Dask port has it unpickle what they send.
+Here both sides prove the token (:mod:`rayshim.adapters.wire.auth`) with records of
+fixed size before Dask reads its first byte. Addresses read ``rayshim://HOST:PORT``;
+distributed finds the scheme through the entry point group
+``distributed.comm.backends``.
+
+The token's file is named by the Dask configuration key ``rayshim.token-path``
+(environment: ``DASK_RAYSHIM__TOKEN_PATH``), or for one client by
+``Security(extra_conn_args={"rayshim_token_path": path})``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import Any
+
+import dask
+from distributed.comm import registry
+from distributed.comm.core import Comm, FatalCommClosedError
+from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener
+from tornado.iostream import IOStream, StreamClosedError
+
+from rayshim.adapters.wire import auth
+
+logger = logging.getLogger(__name__)
+
+SCHEME = "rayshim"
+TOKEN_PATH_KEY = "rayshim.token-path"
+HANDSHAKE_LIMIT_S = 10.0
+
+
+def use_token(token_path: str) -> None:
+    """Has this process's Dask servers and clients prove that token."""
+    dask.config.set({TOKEN_PATH_KEY: token_path})
+    registry.backends.setdefault(SCHEME, TokenBackend())
+
+
+def _read_token(connection_args: dict[str, Any]) -> bytes:
+    """The token for a connection or listener.
+
+    Raises:
+        ValueError: nobody said where it is.
+    """
+    extra = connection_args.get("extra_conn_args") or {}
+    path = extra.get("rayshim_token_path") or dask.config.get(TOKEN_PATH_KEY, None)
+    if not path:
+        raise ValueError(
+            f"{SCHEME}:// needs the cluster's token: set the Dask configuration "
+            f"{TOKEN_PATH_KEY!r} to the path of its file"
+        )
+    with open(path, encoding="ascii") as file:
+        return bytes.fromhex(file.read().strip())
+
+
+async def _prove_as_client(stream: IOStream, token: bytes) -> None:
+    reply, wanted = auth.answer(token, await stream.read_bytes(auth.CHALLENGE_BYTES))
+    await stream.write(reply)
+    proof = await stream.read_bytes(auth.DIGEST_BYTES)
+    if not hmac.compare_digest(proof, wanted):
+        raise auth.HandshakeError("the server does not know the token")
+
+
+async def _prove_as_server(stream: IOStream, token: bytes) -> None:
+    sent = auth.challenge()
+    await stream.write(sent)
+    reply = await stream.read_bytes(auth.ANSWER_BYTES)
+    await stream.write(auth.verify(token, sent, reply))
+
+
+class TokenConnector(TCPConnector):  # type: ignore[misc]  # distributed is untyped.
+    """Opens connections."""
+
+    prefix = f"{SCHEME}://"
+
+    async def connect(
+        self, address: str, deserialize: bool = True, **connection_args: Any
+    ) -> Comm:
+        """A proved connection.
+
+        Raises:
+            FatalCommClosedError: one of the sides does not know the token.
+        """
+        token = _read_token(connection_args)
+        comm = await super().connect(address, deserialize, **connection_args)
+        try:
+            async with asyncio.timeout(HANDSHAKE_LIMIT_S):
+                await _prove_as_client(comm.stream, token)
+        except (StreamClosedError, auth.HandshakeError, TimeoutError) as error:
+            comm.abort()
+            raise FatalCommClosedError(
+                f"{self.prefix}{address} refused this cluster's token, or is no "
+                f"server of a cluster: {error}"
+            ) from error
+        return comm
+
+
+class TokenListener(TCPListener):  # type: ignore[misc]  # distributed is untyped.
+    """Accepts connections."""
+
+    prefix = f"{SCHEME}://"
+
+    def _get_server_args(self, **connection_args: Any) -> dict[str, Any]:
+        self._token = _read_token(connection_args)
+        return {}
+
+    async def _prepare_stream(self, stream: IOStream, address: str) -> IOStream | None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_LIMIT_S):
+                await _prove_as_server(stream, self._token)
+        except (StreamClosedError, auth.HandshakeError, TimeoutError) as error:
+            logger.warning("refused %s: %s", address, error)
+            stream.close()
+            return None
+        return stream
+
+
+class TokenBackend(TCPBackend):  # type: ignore[misc]  # distributed is untyped.
+    """The scheme's backend."""
+
+    _connector_class = TokenConnector
+    _listener_class = TokenListener

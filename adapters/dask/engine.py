@@ -1,0 +1,70 @@
+"""Dask's scheduler and worker inside the node process's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from typing import Any
+
+from rayshim.adapters.raylet.config import NodeConfig
+
+#: Lease tasks are coroutines and take no thread; this only must not be the limit.
+NTHREADS = 10_000
+
+#: What costs time in an idle cluster, or would act on memory behind our back.
+_DASK_SETTINGS: dict[str, Any] = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.worker-saturation": "inf",
+}
+
+
+async def start(config: NodeConfig) -> str:
+    """Starts both and returns the scheduler's address.
+
+    The imports (half a second) run in a thread, so that leases are granted
+    meanwhile. Nothing but loopback is listened on, and no HTTP server starts.
+    """
+    servers = await asyncio.to_thread(_load)
+    from rayshim.adapters.dask import comm
+
+    comm.use_token(config.token_path)
+    directory = os.path.join(config.session_dir, "dask")
+    scheduler = await servers.NodeScheduler(
+        protocol=comm.SCHEME,
+        host="127.0.0.1",
+        port=0,
+        dashboard=False,
+        dashboard_address=None,
+    )
+    await servers.NodeWorker(
+        scheduler.address,
+        protocol=comm.SCHEME,
+        host="127.0.0.1",
+        name=config.node_id,
+        nthreads=NTHREADS,
+        resources=config.resources,
+        local_directory=directory,
+        dashboard=False,
+        memory_limit=0,
+    )
+    return str(scheduler.address)
+
+
+def _load() -> Any:
+    """Imports distributed."""
+    import dask
+
+    dask.config.set(_DASK_SETTINGS)
+    servers = importlib.import_module("rayshim.adapters.dask.servers")
+    # distributed sets its own level while it is imported.
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    return servers
