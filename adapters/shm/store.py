@@ -5,22 +5,23 @@ a value writes it; everybody on the node maps it and reads without copying. Page
 faults decide the speed, not the copy, so segments are recycled together with their
 mappings:
 
-============================================  ========================
-256 MiB, one thread, GB/s                     median (memcpy = 9.7)
-============================================  ========================
-recycled and mapped, ``memmove``              10.1
-recycled, new mapping, populated, copied      4.4
-recycled, ``pwrite``                          4.0
-fresh, ``pwrite`` in one call (1 MiB chunks)  2.9 (2.7)
-fresh, ``fallocate`` then ``pwrite``          2.5
-fresh, ``MADV_POPULATE_WRITE`` then copy      1.7
-fresh, ``fallocate`` and populate, then copy  1.8
-fresh, ``MAP_POPULATE`` then copy             1.3
-fresh, plain mapping                          1.1
-============================================  ========================
+============================================  ==============
+256 MiB                                       GB/s, median
+============================================  ==============
+recycled and mapped, one thread               11.3
+recycled, new mapping, populated              5.8
+recycled, ``pwrite``                          4.7
+fresh, ``pwrite`` (in chunks of 1 MiB)        3.5 (3.1)
+fresh, ``fallocate``, ``pwrite``              3.4
+fresh, ``fallocate``, populate, copy          2.1
+fresh, ``MADV_POPULATE_WRITE``, copy          1.9
+fresh, plain mapping, copy                    1.5
+fresh, ``MAP_POPULATE``, copy                 1.3
+============================================  ==============
 
-(Medians of alternating runs, two virtual cores, Linux 6.18, tmpfs without huge
-pages; ``benchmarks/shm_strategies.py`` repeats them.)
+(``python tests/adapters/measure_shm.py 256 3``, two virtual cores, Linux 6.18, tmpfs
+without huge pages. Two threads on idle cores copy 100 MB at 12.7 instead of 6.8;
+``pwrite`` holds the file's lock, so that threads do not help a fresh one.)
 
 Writing can never raise SIGBUS: pages are allocated by ``pwrite`` or ``fallocate``,
 which report a full file system as an error, before a store instruction touches
@@ -59,9 +60,9 @@ MAX_FOREIGN_BYTES = 4 << 30
 MAX_FREE_BYTES = 2 << 30
 #: ... as long as this share of the store stays free for others.
 SPARE_SHARE = 0.2
-#: Smaller segments are mapped by their second reuse: making the mapping costs more
-#: than ``pwrite`` loses (1 MiB: 0.25 ms against 0.13 ms), and pays from then on.
-MAP_AT_ONCE_BYTES = 8 << 20
+#: Smaller segments are mapped by their second reuse: the first is cheaper by
+#: ``pwrite`` (150 kB: 39 us against 79; 4 MiB: equal), most have no second one.
+MAP_AT_ONCE_BYTES = 4 << 20
 #: A full store, in the words of tmpfs, of quotas and of memory limits.
 FULL_CODES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
 #: The count of used bytes is taken anew after this time.
@@ -169,10 +170,11 @@ class SegmentStore:
         owned = self._reuse(end, layout, parts)
         if owned is None:
             owned = self._write_fresh(end, layout, parts)
-            self._fresh_writes += 1
-        else:
-            self._recycled_writes += 1
         with self._lock:
+            if owned.reuses:
+                self._recycled_writes += 1
+            else:
+                self._fresh_writes += 1
             self._live[owned.name] = owned
             self._live_bytes += owned.filled_bytes
         return Segment(owned.name, owned.capacity, self._node, self._address, layout)

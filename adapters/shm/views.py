@@ -32,7 +32,12 @@ def _finalize(lease: Any) -> None:
 @lru_cache(maxsize=512)
 def _lease_class(size_bytes: int) -> Any:
     """An array class of one length; capacities come in few classes."""
-    members = {"_type_": ctypes.c_ubyte, "_length_": size_bytes, "__del__": _finalize}
+    members = {
+        "_type_": ctypes.c_ubyte,
+        "_length_": size_bytes,
+        "__del__": _finalize,
+        "process_id": 0,  # until it is complete
+    }
     metaclass: Any = type(ctypes.Array)
     return metaclass("Lease", (ctypes.Array,), members)
 

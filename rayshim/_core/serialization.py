@@ -32,8 +32,9 @@ _CONTAINERS = frozenset((tuple, list, dict))
 _BUFFER_KINDS = frozenset("biufcSU")
 #: From this size on bytes leave the stream: one copy less.
 LARGE_BYTES = 100 * 1024
-#: Elements and levels that the fast path looks at; more costs more than it saves.
-_FEW_ELEMENTS = 32
+#: Elements, over all levels, that the fast path looks at; more costs more than it
+#: saves.
+_FEW_ELEMENTS = 64
 _FEW_LEVELS = 3
 
 
@@ -86,25 +87,33 @@ class _LargeBytes:
         return type(self._value), (pickle.PickleBuffer(self._value),)
 
 
-def _is_plain(value: Any, levels: int = _FEW_LEVELS) -> bool:
-    """Whether a small value consists of immutable built-in values alone."""
-    kind = type(value)
-    if kind is dict:
-        if len(value) > _FEW_ELEMENTS:
-            return False
-        return _are_plain(value, levels) and _are_plain(value.values(), levels)
-    if kind is tuple or kind is list:
-        return len(value) <= _FEW_ELEMENTS and _are_plain(value, levels)
-    return False
+def _is_plain(container: Any) -> bool:
+    """Whether a small container holds immutable built-in values alone."""
+    return _look_into(container, _FEW_ELEMENTS, _FEW_LEVELS) >= 0
 
 
-def _are_plain(values: Any, levels: int) -> bool:
+def _look_into(container: Any, budget: int, levels: int) -> int:
+    """What is left of the budget of elements, negative if they are not plain."""
+    if type(container) is dict:
+        budget = _look_at(container, budget, levels)
+        return budget if budget < 0 else _look_at(container.values(), budget, levels)
+    return _look_at(container, budget, levels)
+
+
+def _look_at(values: Any, budget: int, levels: int) -> int:
+    budget -= len(values)
+    if budget < 0:
+        return budget
     for value in values:
-        if type(value) not in IMMUTABLE and not (
-            levels and _is_plain(value, levels - 1)
-        ):
-            return False
-    return True
+        kind = type(value)
+        if kind in IMMUTABLE:
+            continue
+        if not levels or kind not in _CONTAINERS:
+            return -1
+        budget = _look_into(value, budget, levels - 1)
+        if budget < 0:
+            return budget
+    return budget
 
 
 def _is_plain_array(value: Any) -> bool:

@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayshim._core.custom_serializers import deregister_serializer, register_serializer
-from rayshim._core.serialization import IMMUTABLE, collector, deserialize, serialize
+from rayshim._core.serialization import (
+    IMMUTABLE,
+    _is_plain,
+    collector,
+    deserialize,
+    serialize,
+)
 
 
 def round_trip(value):
@@ -392,3 +398,15 @@ def test_streams_may_be_views():
 
     assert deserialize(memoryview(made.stream)) == {"a": {1, 2}}
     assert pickle.loads(made.stream) == {"a": {1, 2}}
+
+
+def test_deep_and_wide_lists_leave_the_fast_path_early():
+    value = [1]
+    for _ in range(6):
+        value = [value] * 30
+
+    assert _is_plain([[1, (2, {"a": None})], "x"])
+    assert not _is_plain(value)
+    assert not _is_plain([[[[[1]]]]])
+    assert not _is_plain({"a": [object()]})
+    assert not _is_plain({(1, object()): 2})
