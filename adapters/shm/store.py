@@ -318,10 +318,8 @@ class SegmentStore:
             f"{self._folder}: {_shown(available)} of {_shown(total)} are free. "
             f"This process holds {held.live_segments} values there "
             f"({_shown(held.live_bytes)}); the rest belongs to other processes of "
-            f"the node. References that are still in scope keep their values. "
-            f"Delete references that are not needed any more, store smaller values, "
-            f"or give the object store more memory (object_store_memory, or the "
-            f"size of /dev/shm)."
+            f"the node. Store smaller values, or enlarge the file system if it is "
+            f"what limits the store (/dev/shm in a container)."
         )
 
     # --- reading -------------------------------------------------------------
