@@ -20,19 +20,17 @@ ignored in the states where it comes late.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from rayshim.lineage.lease_events import EnvKey
-from rayshim.lineage.raylet import InvalidTransition
-from rayshim.lineage.resources import Units
+from rayshim.lineage import actor_events as ev
+from rayshim.lineage.actor_events import Command
+from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Dead actors that are remembered.
 REMEMBERED = 10_000
-STORY_EVENTS = 2048
 
 
 class ActorState(Enum):
@@ -45,229 +43,6 @@ class ActorState(Enum):
     ALIVE = 4
     ENDING = 5
     DEAD = 6
-
-
-@dataclass(frozen=True, slots=True)
-class ActorSpec:
-    """What stays the same for an actor's life."""
-
-    actor_id: bytes
-    job_id: bytes
-    #: Address of the process that created it.
-    owner: str
-    class_name: str
-    name: str
-    namespace: str
-    is_detached: bool
-    #: -1 for no limit.
-    max_restarts: int
-    #: Held while the constructor runs; covers ``need``.
-    placement: Units
-    #: Held for life.
-    need: Units
-    env: EnvKey = ()
-    group: bytes = b""
-    bundle: int = -1
-
-
-# Events.
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """An owner wants an actor."""
-
-    actor_id: bytes
-    spec: ActorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The constructor's arguments are known."""
-
-    actor_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Unstartable:
-    """A constructor argument failed."""
-
-    actor_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """An executor is there."""
-
-    actor_id: bytes
-    incarnation: int
-    worker_id: bytes
-    address: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementFailed:
-    """No executor will come."""
-
-    actor_id: bytes
-    incarnation: int
-    reason: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    """The constructor returned."""
-
-    actor_id: bytes
-    incarnation: int
-    repr_name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ConstructorFailed:
-    """The constructor raised."""
-
-    actor_id: bytes
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exiting:
-    """The actor leaves by its own will."""
-
-    actor_id: bytes
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorLost:
-    """The process is gone; ``kind`` is "", "oom" or "removed"."""
-
-    actor_id: bytes
-    incarnation: int
-    reason: str
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Killed:
-    """Somebody wants the process dead."""
-
-    actor_id: bytes
-    no_restart: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfScope:
-    """The owner counts no handle any more."""
-
-    actor_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerGone:
-    """A process is gone, and all that it owned and that is not detached."""
-
-    owner: str
-
-
-# Commands.
-
-
-@dataclass(frozen=True, slots=True)
-class Accept:
-    """Answer the registration."""
-
-    actor_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The name is taken: answer the registration with an error."""
-
-    actor_id: bytes
-    name: str
-    namespace: str
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Ask for an executor."""
-
-    actor_id: bytes
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unplace:
-    """Ask no more."""
-
-    actor_id: bytes
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Construct:
-    """Have the executor run the constructor."""
-
-    actor_id: bytes
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """Hold only the lifetime resources from now on."""
-
-    actor_id: bytes
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dismiss:
-    """Ask the process to leave; ``is_patient``: however long its calls take."""
-
-    actor_id: bytes
-    incarnation: int
-    reason: str
-    is_patient: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Kill the process."""
-
-    actor_id: bytes
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Tell the subscribers how the actor is now."""
-
-    actor_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Nothing about the actor is needed any more."""
-
-    actor_id: bytes
-
-
-Command = (
-    Accept
-    | Refuse
-    | Place
-    | Unplace
-    | Construct
-    | Settle
-    | Dismiss
-    | Kill
-    | Publish
-    | Forget
-)
 
 
 class Actor:
@@ -290,7 +65,7 @@ class Actor:
         "worker_id",
     )
 
-    def __init__(self, spec: ActorSpec, now: float) -> None:
+    def __init__(self, spec: ev.ActorSpec, now: float) -> None:
         self.spec = spec
         self.state = ActorState.REGISTERED
         #: Number of restarts so far.
@@ -335,7 +110,7 @@ class ActorManager:
         self._owned: dict[str, dict[bytes, None]] = {}
         #: Exactly the DEAD, oldest first.
         self._dead: OrderedDict[bytes, None] = OrderedDict()
-        self._events: deque[tuple[float, Any]] = deque(maxlen=STORY_EVENTS)
+        self._story = Story()
 
     def handle(self, event: Any, now: float) -> list[Command]:
         """Takes one event at time ``now`` (seconds, monotonic).
@@ -343,13 +118,13 @@ class ActorManager:
         Raises:
             InvalidTransition: the event does not fit the actor's state.
         """
-        self._events.append((now, event))
-        if isinstance(event, OwnerGone):
+        self._story.add(event, now)
+        if isinstance(event, ev.OwnerGone):
             return self._owner_gone(event, now)
         actor = self.actors.get(event.actor_id)
         state = actor.state if actor else ActorState.UNKNOWN
         if state is ActorState.UNKNOWN:
-            if isinstance(event, Registered):
+            if isinstance(event, ev.Registered):
                 return self._register(event, now)
             return []  # It was forgotten long after its death.
         method = _TABLE.get((state, type(event)))
@@ -363,11 +138,7 @@ class ActorManager:
 
     def story(self, actor_id: bytes) -> list[str]:
         """The remembered events that name an actor."""
-        return [
-            f"{now:.6f} {event}"
-            for now, event in self._events
-            if getattr(event, "actor_id", None) == actor_id
-        ]
+        return self._story.of(actor_id)
 
     def validate(self) -> None:
         """Checks the invariants.
@@ -391,69 +162,72 @@ class ActorManager:
 
     # Towards ALIVE.
 
-    def _register(self, event: Registered, now: float) -> list[Command]:
+    def _register(self, event: ev.Registered, now: float) -> list[Command]:
         spec = event.spec
         if spec.name:
             key = (spec.namespace, spec.name)
             if key in self.names:
-                return [Refuse(spec.actor_id, spec.name, spec.namespace)]
+                return [ev.Refuse(spec.actor_id, spec.name, spec.namespace)]
             self.names[key] = spec.actor_id
         self.actors[spec.actor_id] = Actor(spec, now)
         self._owned.setdefault(spec.owner, {})[spec.actor_id] = None
-        return [Accept(spec.actor_id)]
+        return [ev.Accept(spec.actor_id)]
 
-    def _again(self, actor: Actor, event: Registered, now: float) -> list[Command]:
-        return [Accept(actor.spec.actor_id)]
+    def _again(self, actor: Actor, event: ev.Registered, now: float) -> list[Command]:
+        return [ev.Accept(actor.spec.actor_id)]
 
     def _ignore(self, actor: Actor, event: Any, now: float) -> list[Command]:
         return []
 
-    def _start(self, actor: Actor, event: Started, now: float) -> list[Command]:
+    def _start(self, actor: Actor, event: ev.Started, now: float) -> list[Command]:
         _move(actor, ActorState.PLACING, now)
-        return [Place(actor.spec.actor_id, actor.incarnation)]
+        return [ev.Place(actor.spec.actor_id, actor.incarnation)]
 
     def _unstartable(
-        self, actor: Actor, event: Unstartable, now: float
+        self, actor: Actor, event: ev.Unstartable, now: float
     ) -> list[Command]:
         return self._die(actor, "init", "an argument of its constructor failed", now)
 
-    def _placed(self, actor: Actor, event: Placed, now: float) -> list[Command]:
+    def _placed(self, actor: Actor, event: ev.Placed, now: float) -> list[Command]:
         _move(actor, ActorState.CREATING, now)
         actor.worker_id = event.worker_id
         actor.address = event.address
         actor.pid = event.pid
-        return [Construct(actor.spec.actor_id, actor.incarnation)]
+        return [ev.Construct(actor.spec.actor_id, actor.incarnation)]
 
     def _unplaced(
-        self, actor: Actor, event: PlacementFailed, now: float
+        self, actor: Actor, event: ev.PlacementFailed, now: float
     ) -> list[Command]:
         kind = "kill" if event.kind == "removed" else "crash"
         return self._die(actor, kind, event.reason, now)
 
-    def _created(self, actor: Actor, event: Created, now: float) -> list[Command]:
+    def _created(self, actor: Actor, event: ev.Created, now: float) -> list[Command]:
         actor_id, incarnation = actor.spec.actor_id, actor.incarnation
         _move(actor, ActorState.ALIVE, now)
         actor.is_created = True
         actor.repr_name = event.repr_name
-        commands: list[Command] = [Settle(actor_id, incarnation), Publish(actor_id)]
+        commands: list[Command] = [
+            ev.Settle(actor_id, incarnation),
+            ev.Publish(actor_id),
+        ]
         if actor.is_out_of_scope:
-            commands += self._scope(actor, OutOfScope(actor_id), now)
+            commands += self._scope(actor, ev.OutOfScope(actor_id), now)
         return commands
 
     def _constructor_failed(
-        self, actor: Actor, event: ConstructorFailed, now: float
+        self, actor: Actor, event: ev.ConstructorFailed, now: float
     ) -> list[Command]:
         actor_id, incarnation = actor.spec.actor_id, actor.incarnation
         self._ends(actor, "init", "its constructor raised", now, is_final=True)
-        return [Dismiss(actor_id, incarnation, "init", is_patient=False)]
+        return [ev.Dismiss(actor_id, incarnation, "init", is_patient=False)]
 
     # Towards DEAD.
 
-    def _exiting(self, actor: Actor, event: Exiting, now: float) -> list[Command]:
+    def _exiting(self, actor: Actor, event: ev.Exiting, now: float) -> list[Command]:
         self._ends(actor, "exit", event.reason, now, is_final=True)
         return []
 
-    def _lost(self, actor: Actor, event: ExecutorLost, now: float) -> list[Command]:
+    def _lost(self, actor: Actor, event: ev.ExecutorLost, now: float) -> list[Command]:
         kind, cause, is_final = event.kind or "crash", event.reason, False
         if event.kind == "removed":
             kind, is_final = "kill", True
@@ -471,37 +245,37 @@ class ActorManager:
         actor.is_created = False
         _move(actor, ActorState.PLACING, now)
         actor_id = actor.spec.actor_id
-        return [Publish(actor_id), Place(actor_id, actor.incarnation)]
+        return [ev.Publish(actor_id), ev.Place(actor_id, actor.incarnation)]
 
-    def _kill_early(self, actor: Actor, event: Killed, now: float) -> list[Command]:
+    def _kill_early(self, actor: Actor, event: ev.Killed, now: float) -> list[Command]:
         return self._die(actor, "kill", "it was killed before it was created", now)
 
-    def _kill(self, actor: Actor, event: Killed, now: float) -> list[Command]:
+    def _kill(self, actor: Actor, event: ev.Killed, now: float) -> list[Command]:
         was_final = actor.ending is not None and actor.ending[2]
         if not was_final:
             cause = "it was killed by ray.kill"
             self._ends(actor, "kill", cause, now, is_final=event.no_restart)
-        return [Kill(actor.spec.actor_id, actor.incarnation)]
+        return [ev.Kill(actor.spec.actor_id, actor.incarnation)]
 
     def _scope_early(
-        self, actor: Actor, event: OutOfScope, now: float
+        self, actor: Actor, event: ev.OutOfScope, now: float
     ) -> list[Command]:
         return self._die(actor, "scope", "all handles to it went out of scope", now)
 
     def _scope_later(
-        self, actor: Actor, event: OutOfScope, now: float
+        self, actor: Actor, event: ev.OutOfScope, now: float
     ) -> list[Command]:
         actor.is_out_of_scope = True
         self._free_name(actor)
         return []
 
-    def _scope(self, actor: Actor, event: OutOfScope, now: float) -> list[Command]:
+    def _scope(self, actor: Actor, event: ev.OutOfScope, now: float) -> list[Command]:
         cause = "all handles to it went out of scope"
         self._ends(actor, "scope", cause, now, is_final=True)
         actor_id, incarnation = actor.spec.actor_id, actor.incarnation
-        return [Dismiss(actor_id, incarnation, "scope", is_patient=True)]
+        return [ev.Dismiss(actor_id, incarnation, "scope", is_patient=True)]
 
-    def _owner_gone(self, event: OwnerGone, now: float) -> list[Command]:
+    def _owner_gone(self, event: ev.OwnerGone, now: float) -> list[Command]:
         commands: list[Command] = []
         cause = "its owner died"
         for actor_id in list(self._owned.get(event.owner, ())):
@@ -513,7 +287,7 @@ class ActorManager:
             else:
                 if actor.ending is None or not actor.ending[2]:
                     self._ends(actor, "owner", cause, now, is_final=True)
-                commands.append(Kill(actor_id, actor.incarnation))
+                commands.append(ev.Kill(actor_id, actor.incarnation))
         return commands
 
     def _ends(
@@ -528,7 +302,7 @@ class ActorManager:
         actor_id = actor.spec.actor_id
         commands: list[Command] = []
         if actor.state is ActorState.PLACING:
-            commands.append(Unplace(actor_id, actor.incarnation))
+            commands.append(ev.Unplace(actor_id, actor.incarnation))
         _move(actor, ActorState.DEAD, now)
         actor.kind, actor.cause = kind, cause
         self._free_name(actor)
@@ -540,8 +314,8 @@ class ActorManager:
         if len(self._dead) > REMEMBERED:
             oldest, _ = self._dead.popitem(last=False)
             del self.actors[oldest]
-            commands.append(Forget(oldest))
-        commands.append(Publish(actor_id))
+            commands.append(ev.Forget(oldest))
+        commands.append(ev.Publish(actor_id))
         return commands
 
     def _free_name(self, actor: Actor) -> None:
@@ -559,44 +333,44 @@ def _move(actor: Actor, state: ActorState, now: float) -> None:
 _S, _M = ActorState, ActorManager
 _Method = Callable[[ActorManager, Actor, Any, float], list[Command]]
 _TABLE: dict[tuple[ActorState, type], _Method] = {
-    **{(state, Registered): _M._again for state in _S},
-    **{(state, Started): _M._ignore for state in _S},
-    (_S.REGISTERED, Started): _M._start,
-    **{(state, Unstartable): _M._ignore for state in _S},
-    (_S.REGISTERED, Unstartable): _M._unstartable,
-    (_S.PLACING, Placed): _M._placed,
-    (_S.DEAD, Placed): _M._ignore,
-    (_S.PLACING, PlacementFailed): _M._unplaced,
-    (_S.DEAD, PlacementFailed): _M._ignore,
-    (_S.CREATING, Created): _M._created,
-    (_S.ALIVE, Created): _M._ignore,
-    (_S.ENDING, Created): _M._ignore,
-    (_S.PLACING, Created): _M._ignore,
-    (_S.DEAD, Created): _M._ignore,
-    (_S.CREATING, ConstructorFailed): _M._constructor_failed,
-    (_S.ENDING, ConstructorFailed): _M._ignore,
-    (_S.PLACING, ConstructorFailed): _M._ignore,
-    (_S.DEAD, ConstructorFailed): _M._ignore,
-    (_S.CREATING, Exiting): _M._exiting,
-    (_S.ALIVE, Exiting): _M._exiting,
-    (_S.ENDING, Exiting): _M._ignore,
-    (_S.PLACING, Exiting): _M._ignore,
-    (_S.DEAD, Exiting): _M._ignore,
-    (_S.CREATING, ExecutorLost): _M._lost,
-    (_S.ALIVE, ExecutorLost): _M._lost,
-    (_S.ENDING, ExecutorLost): _M._lost,
-    (_S.PLACING, ExecutorLost): _M._ignore,
-    (_S.DEAD, ExecutorLost): _M._ignore,
-    (_S.REGISTERED, Killed): _M._kill_early,
-    (_S.PLACING, Killed): _M._kill_early,
-    (_S.CREATING, Killed): _M._kill,
-    (_S.ALIVE, Killed): _M._kill,
-    (_S.ENDING, Killed): _M._kill,
-    (_S.DEAD, Killed): _M._ignore,
-    (_S.REGISTERED, OutOfScope): _M._scope_early,
-    (_S.PLACING, OutOfScope): _M._scope_early,
-    (_S.CREATING, OutOfScope): _M._scope_later,
-    (_S.ALIVE, OutOfScope): _M._scope,
-    (_S.ENDING, OutOfScope): _M._scope_later,
-    (_S.DEAD, OutOfScope): _M._ignore,
+    **{(state, ev.Registered): _M._again for state in _S},
+    **{(state, ev.Started): _M._ignore for state in _S},
+    (_S.REGISTERED, ev.Started): _M._start,
+    **{(state, ev.Unstartable): _M._ignore for state in _S},
+    (_S.REGISTERED, ev.Unstartable): _M._unstartable,
+    (_S.PLACING, ev.Placed): _M._placed,
+    (_S.DEAD, ev.Placed): _M._ignore,
+    (_S.PLACING, ev.PlacementFailed): _M._unplaced,
+    (_S.DEAD, ev.PlacementFailed): _M._ignore,
+    (_S.CREATING, ev.Created): _M._created,
+    (_S.ALIVE, ev.Created): _M._ignore,
+    (_S.ENDING, ev.Created): _M._ignore,
+    (_S.PLACING, ev.Created): _M._ignore,
+    (_S.DEAD, ev.Created): _M._ignore,
+    (_S.CREATING, ev.ConstructorFailed): _M._constructor_failed,
+    (_S.ENDING, ev.ConstructorFailed): _M._ignore,
+    (_S.PLACING, ev.ConstructorFailed): _M._ignore,
+    (_S.DEAD, ev.ConstructorFailed): _M._ignore,
+    (_S.CREATING, ev.Exiting): _M._exiting,
+    (_S.ALIVE, ev.Exiting): _M._exiting,
+    (_S.ENDING, ev.Exiting): _M._ignore,
+    (_S.PLACING, ev.Exiting): _M._ignore,
+    (_S.DEAD, ev.Exiting): _M._ignore,
+    (_S.CREATING, ev.ExecutorLost): _M._lost,
+    (_S.ALIVE, ev.ExecutorLost): _M._lost,
+    (_S.ENDING, ev.ExecutorLost): _M._lost,
+    (_S.PLACING, ev.ExecutorLost): _M._ignore,
+    (_S.DEAD, ev.ExecutorLost): _M._ignore,
+    (_S.REGISTERED, ev.Killed): _M._kill_early,
+    (_S.PLACING, ev.Killed): _M._kill_early,
+    (_S.CREATING, ev.Killed): _M._kill,
+    (_S.ALIVE, ev.Killed): _M._kill,
+    (_S.ENDING, ev.Killed): _M._kill,
+    (_S.DEAD, ev.Killed): _M._ignore,
+    (_S.REGISTERED, ev.OutOfScope): _M._scope_early,
+    (_S.PLACING, ev.OutOfScope): _M._scope_early,
+    (_S.CREATING, ev.OutOfScope): _M._scope_later,
+    (_S.ALIVE, ev.OutOfScope): _M._scope,
+    (_S.ENDING, ev.OutOfScope): _M._scope_later,
+    (_S.DEAD, ev.OutOfScope): _M._ignore,
 }

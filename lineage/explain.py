@@ -26,7 +26,7 @@ def lease(raylet: Raylet, lease_id: bytes, now: float) -> list[str]:
         waits = ", waiting in get or wait" if found.executor.is_blocked else ""
         return [f"{request.label} runs on the executor with pid {pid} for {age}{waits}"]
     if found.state is LeaseState.STARTING:
-        booting = sum(not one.address for one in raylet.executors.values())
+        booting = sum(not one.address for one in raylet.executors)
         return [
             f"{request.label} has its resources and waits for an executor process "
             f"for {age}; {booting} are starting"
@@ -123,12 +123,12 @@ def executor_rows(raylet: Raylet, now: float) -> list[dict[str, Any]]:
     """One row for each executor."""
     return [
         {
-            "worker_id": worker_id.hex(),
+            "worker_id": one.worker_id.hex(),
             "pid": one.pid,
             "state": one.state.name,
             "job_id": one.job_id.hex(),
             "is_blocked": one.is_blocked,
             "seconds": now - one.since_s,
         }
-        for worker_id, one in raylet.executors.items()
+        for one in raylet.executors
     ]

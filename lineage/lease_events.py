@@ -7,15 +7,14 @@ an actor, a name that only the node process knows).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rayshim.lineage.resources import Units
 
 EnvKey = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequested:
+class LeaseRequested(NamedTuple):
     """A holder asks for an executor; ``fixed`` leases (actors) are never reclaimed."""
 
     lease_id: bytes
@@ -29,38 +28,33 @@ class LeaseRequested:
     fixed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseCancelled:
+class LeaseCancelled(NamedTuple):
     """The holder wants the lease no more, if it is not granted yet."""
 
     lease_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseReturned:
+class LeaseReturned(NamedTuple):
     """The holder gives the executor back."""
 
     lease_id: bytes
     dispose: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseShrunk:
+class LeaseShrunk(NamedTuple):
     """The lease needs only ``need`` from now on."""
 
     lease_id: bytes
     need: Units
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseKilled:
+class LeaseKilled(NamedTuple):
     """The holder wants the executor of its lease dead."""
 
     lease_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorReady:
+class ExecutorReady(NamedTuple):
     """A forked executor reported."""
 
     worker_id: bytes
@@ -68,8 +62,7 @@ class ExecutorReady:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorExited:
+class ExecutorExited(NamedTuple):
     """The process of an executor is gone."""
 
     worker_id: bytes
@@ -78,50 +71,43 @@ class ExecutorExited:
     out_of_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorBlocked:
+class ExecutorBlocked(NamedTuple):
     """The executor's call waits (or waits no more) for an object."""
 
     worker_id: bytes
     blocked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HolderGone:
+class HolderGone(NamedTuple):
     """A peer closed its channel: it holds and wants nothing any more."""
 
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(NamedTuple):
     """A job's driver is gone."""
 
     job_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BundlesRequested:
+class BundlesRequested(NamedTuple):
     """A placement group wants its bundles on this node, all or none."""
 
     group: bytes
     bundles: tuple[Units, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BundlesRemoved:
+class BundlesRemoved(NamedTuple):
     """A placement group is gone, and with it the leases inside."""
 
     group: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(NamedTuple):
     """Looks at limits of time."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrantLease:
+class GrantLease(NamedTuple):
     """Tell the holder which executor is its own."""
 
     lease_id: bytes
@@ -133,8 +119,7 @@ class GrantLease:
     gpu_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class RejectLease:
+class RejectLease(NamedTuple):
     """Tell the holder that it gets no executor."""
 
     lease_id: bytes
@@ -143,16 +128,14 @@ class RejectLease:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskBack:
+class AskBack(NamedTuple):
     """Tell the holder that somebody waits for what it holds."""
 
     lease_id: bytes
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportLost:
+class ReportLost(NamedTuple):
     """Tell the holder that its executor is gone."""
 
     lease_id: bytes
@@ -163,30 +146,26 @@ class ReportLost:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartExecutor:
+class StartExecutor(NamedTuple):
     """Fork an executor."""
 
     worker_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptExecutor:
+class InterruptExecutor(NamedTuple):
     """Ask an executor to leave."""
 
     worker_id: bytes
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndExecutor:
+class EndExecutor(NamedTuple):
     """Kill an executor."""
 
     worker_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ReportBundles:
+class ReportBundles(NamedTuple):
     """A placement group's bundles are reserved."""
 
     group: bytes

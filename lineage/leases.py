@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from rayshim.lineage import lease_events as ev
 from rayshim.lineage.lease_events import BundlesRequested, EnvKey, LeaseRequested
 from rayshim.lineage.resources import Allocation, ResourceSet, Units
 
@@ -124,3 +125,35 @@ class Executor:
         self.lease: Lease | None = None
         self.is_blocked = False
         self.since_s = now
+
+
+def grant(lease: Lease) -> ev.GrantLease:
+    """Tells the holder of a lease in GRANTED what it got."""
+    executor, allocation = lease.executor, lease.allocation
+    assert executor is not None and allocation is not None
+    return ev.GrantLease(
+        lease.request.lease_id,
+        lease.request.holder,
+        executor.worker_id,
+        executor.address,
+        executor.pid,
+        allocation.units,
+        allocation.gpu_ids,
+    )
+
+
+def removed(request: LeaseRequested) -> ev.RejectLease:
+    """Tells a holder that the placement group is gone."""
+    reason = f"the placement group of {request.label} was removed"
+    return ev.RejectLease(request.lease_id, request.holder, reason, "removed")
+
+
+def is_same_class(one: LeaseRequested, other: LeaseRequested) -> bool:
+    """Whether a holder would only exchange one lease for another of its own."""
+    return (
+        one.holder == other.holder
+        and one.label == other.label
+        and one.need == other.need
+        and one.env == other.env
+        and one.group == other.group
+    )

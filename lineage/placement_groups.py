@@ -12,8 +12,8 @@ A group is created once, removed once; doubled events change nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from rayshim.lineage.resources import Units
 
@@ -30,23 +30,20 @@ class GroupState(Enum):
     REMOVED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveBundles:
+class ReserveBundles(NamedTuple):
     """Command: have the node reserve all bundles."""
 
     group: bytes
     bundles: tuple[Units, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FreeBundles:
+class FreeBundles(NamedTuple):
     """Command: have the node free the bundles and end what runs in them."""
 
     group: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ReportGroup:
+class ReportGroup(NamedTuple):
     """Command: tell who waits for the group that it changed."""
 
     group: bytes

@@ -4,9 +4,8 @@ A *lease* is the right to run on one executor with given resources. Its life:
 
     UNKNOWN -> WAITING -> (STARTING ->) GRANTED -> FINISHED
 
-WAITING holds nothing; STARTING holds its resources and waits for a forked
-executor; GRANTED holds both. An *executor* is STARTING (forked, has not reported),
-IDLE, LEASED or LEAVING (told to go). Four rules always hold:
+WAITING holds nothing; STARTING holds its resources and waits for a forked executor;
+GRANTED holds both. Four rules always hold:
 
 1. The sum of what leases and bundles hold plus what is available is the total.
 2. An executor serves one lease at a time, and after its first lease only the same
@@ -31,7 +30,8 @@ from enum import Enum
 from typing import Any
 
 from rayshim.lineage import lease_events as ev
-from rayshim.lineage.lease_events import Command, EnvKey, LeaseRequested
+from rayshim.lineage.executors import ExecutorSet
+from rayshim.lineage.lease_events import Command, LeaseRequested
 from rayshim.lineage.leases import (
     Bundle,
     Executor,
@@ -40,30 +40,17 @@ from rayshim.lineage.leases import (
     LeaseState,
     Reservation,
     Shape,
+    grant,
+    is_same_class,
+    removed,
 )
 from rayshim.lineage.resources import CPU, UNITS, ResourceSet
+from rayshim.lineage.transitions import InvalidTransition, Story
 
-#: Seconds after which an executor beyond the prestarted ones leaves.
-IDLE_LIMIT_S = 60.0
-#: Seconds that an executor may take to leave before it is killed.
-LEAVE_LIMIT_S = 5.0
 #: Executors that die before their first report, in a row, after which requests fail.
 START_ATTEMPTS = 3
-#: Finished lease ids that are remembered against late messages.
+#: Finished lease ids and removed groups that are remembered against late messages.
 REMEMBERED = 4096
-#: Events kept for :meth:`Raylet.story`.
-STORY_EVENTS = 2048
-
-
-class InvalidTransition(Exception):
-    """An event that its subject's state does not allow."""
-
-    def __init__(
-        self, subject: bytes, state: Enum | None, event: object, story: list[str]
-    ) -> None:
-        name = state.name if state else "unknown"
-        lines = "\n".join(story)
-        super().__init__(f"{subject.hex()} is {name} and cannot take {event}\n{lines}")
 
 
 class Raylet:
@@ -85,29 +72,24 @@ class Raylet:
         max_starting: int = 8,
     ) -> None:
         self.resources = resources
-        self._new_worker_id = new_worker_id
-        self.prestart = prestart
-        self._max_starting = max_starting
+        self.executors = ExecutorSet(
+            new_worker_id,
+            prestart=prestart,
+            kept_idle=resources.total.get(CPU, 0) // UNITS,
+            max_starting=max_starting,
+        )
         #: Lease id -> lease in WAITING, STARTING or GRANTED.
         self.leases: dict[bytes, Lease] = {}
         #: Holder -> ids of its leases, in order of request.
         self._held: dict[str, dict[bytes, None]] = {}
-        #: Shape -> leases in WAITING and reservations, by arrival.
+        #: Shape -> leases in WAITING and reservations, by arrival; none is empty.
         self._waiting: dict[Shape, deque[Lease | Reservation]] = {}
         #: Exactly the leases in STARTING, by grant of their resources.
-        self._starting: deque[Lease] = deque()
-        #: Ids of finished leases, oldest first.
-        self._finished: OrderedDict[bytes, None] = OrderedDict()
-        #: Worker id -> executor that has not exited.
-        self.executors: dict[bytes, Executor] = {}
-        #: Exactly the executors in STARTING.
-        self._booting: set[bytes] = set()
-        #: Exactly the executors in IDLE or with a lease that is not fixed.
-        self._reserve: set[bytes] = set()
+        self._starting: dict[bytes, Lease] = {}
         #: Exactly the leases in GRANTED that are not fixed, by grant.
         self._reclaimable: dict[bytes, Lease] = {}
-        #: (job, env) -> executors in IDLE; ``(b"", ())`` is for unused ones.
-        self._idle: dict[tuple[bytes, EnvKey], list[Executor]] = {}
+        #: Ids of finished leases, oldest first.
+        self._finished: OrderedDict[bytes, None] = OrderedDict()
         #: Group -> its bundles.
         self.groups: dict[bytes, list[Bundle]] = {}
         #: Group -> its reservation that waits.
@@ -115,7 +97,7 @@ class Raylet:
         self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
         self._arrivals = 0
         self._failed_starts = 0
-        self._events: deque[tuple[float, Any]] = deque(maxlen=STORY_EVENTS)
+        self._story = Story()
 
     def handle(self, event: Any, now: float) -> list[Command]:
         """Takes one event at time ``now`` (seconds, monotonic).
@@ -123,7 +105,7 @@ class Raylet:
         Raises:
             InvalidTransition: the event does not fit the state of its subject.
         """
-        self._events.append((now, event))
+        self._story.add(event, now)
         kind = type(event)
         state: Enum | None = None
         subject = b""
@@ -132,7 +114,7 @@ class Raylet:
             state = self._lease_state(subject)
         elif kind in _EXECUTOR_EVENTS:
             subject = event.worker_id
-            executor = self.executors.get(subject)
+            executor = self.executors.by_id.get(subject)
             state = executor.state if executor else ExecutorState.ABSENT
         method = _TABLE.get((state, kind))
         if method is None:
@@ -141,30 +123,55 @@ class Raylet:
 
     def story(self, subject: bytes) -> list[str]:
         """The remembered events that name ``subject`` (a lease, worker or group)."""
-        return [
-            f"{now:.6f} {event}"
-            for now, event in self._events
-            if subject
-            in (
-                getattr(event, "lease_id", None),
-                getattr(event, "worker_id", None),
-                getattr(event, "group", None),
-            )
-        ]
+        return self._story.of(subject)
 
-    def _lease_state(self, lease_id: bytes) -> LeaseState:
-        lease = self.leases.get(lease_id)
-        if lease is not None:
-            return lease.state
-        known = lease_id in self._finished
-        return LeaseState.FINISHED if known else LeaseState.UNKNOWN
+    def validate(self) -> None:
+        """Checks the invariants.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        self.executors.validate()
+        by_state: dict[LeaseState, set[bytes]] = {state: set() for state in LeaseState}
+        held = {id(self.resources): [self.resources]}
+        allocations: dict[int, list[Any]] = {id(self.resources): []}
+        for bundles in self.groups.values():
+            for bundle in bundles:
+                allocations[id(self.resources)].append(bundle.allocation)
+                held[id(bundle.resources)] = [bundle.resources]
+                allocations[id(bundle.resources)] = []
+        for lease_id, lease in self.leases.items():
+            by_state[lease.state].add(lease_id)
+            assert (lease.executor is not None) == (lease.state is LeaseState.GRANTED)
+            assert (lease.allocation is None) == (lease.state is LeaseState.WAITING)
+            if lease.allocation is not None:
+                allocations[id(lease.source)].append(lease.allocation)
+        for key, sets in held.items():
+            sets[0].validate(allocations[key])
+        queued = {
+            one.request.lease_id
+            for queue in self._waiting.values()
+            for one in queue
+            if isinstance(one, Lease)
+        }
+        assert all(self._waiting.values())
+        assert by_state[LeaseState.WAITING] == queued
+        assert by_state[LeaseState.STARTING] == set(self._starting)
+        soft = {
+            key
+            for key in by_state[LeaseState.GRANTED]
+            if not self.leases[key].request.fixed
+        }
+        assert soft == set(self._reclaimable)
+        assert set(self.leases) == {key for ids in self._held.values() for key in ids}
+        assert not self.leases.keys() & self._finished.keys()
 
     # Leases.
 
     def _request(self, event: LeaseRequested, now: float) -> list[Command]:
         if event.group and event.group in self._removed_groups:
-            self._remember(event.lease_id)
-            return [_removed(event)]
+            _remember(self._finished, event.lease_id)
+            return [removed(event)]
         self._arrivals += 1
         lease = Lease(event, self._arrivals, now)
         self.leases[event.lease_id] = lease
@@ -173,7 +180,7 @@ class Raylet:
         return self._schedule(now)
 
     def _repeat(self, event: LeaseRequested, now: float) -> list[Command]:
-        return [_grant(self.leases[event.lease_id])]
+        return [grant(self.leases[event.lease_id])]
 
     def _ignore(self, event: Any, now: float) -> list[Command]:
         return []
@@ -187,16 +194,14 @@ class Raylet:
         return [rejected, *self._schedule(now)]
 
     def _return(self, event: ev.LeaseReturned, now: float) -> list[Command]:
-        lease = self.leases[event.lease_id]
-        executor = lease.executor
-        self._finish(lease, now)
+        executor = self._finish(self.leases[event.lease_id], now)
         commands: list[Command] = []
         if executor is not None:
             if event.dispose:
-                self._leaves(executor, now)
+                self.executors.leave(executor, now)
                 commands.append(ev.InterruptExecutor(executor.worker_id, "disposed"))
             else:
-                commands += self._idles(executor, now)
+                commands += self._employ(executor, now)
         return commands + self._schedule(now)
 
     def _shrink(self, event: ev.LeaseShrunk, now: float) -> list[Command]:
@@ -213,48 +218,40 @@ class Raylet:
     # Executors.
 
     def _ready(self, event: ev.ExecutorReady, now: float) -> list[Command]:
-        executor = self.executors[event.worker_id]
-        executor.address = event.address
-        executor.pid = event.pid
         self._failed_starts = 0
-        self._booting.discard(event.worker_id)
-        commands = self._idles(executor, now)
-        return commands + self._balance(now)
+        commands = self._employ(self.executors.report(event), now)
+        return commands + self._fork(now)
 
     def _exit(self, event: ev.ExecutorExited, now: float) -> list[Command]:
-        executor = self.executors.pop(event.worker_id)
-        self._booting.discard(event.worker_id)
-        self._reserve.discard(event.worker_id)
+        executor = self.executors.remove(event.worker_id)
         commands: list[Command] = []
-        if executor.state is ExecutorState.IDLE:
-            self._idle[executor.job_id, executor.env].remove(executor)
-        elif executor.state is ExecutorState.STARTING:
+        if executor.state is ExecutorState.STARTING:
             self._failed_starts += 1
             if self._failed_starts >= START_ATTEMPTS:
                 commands += self._give_up(event.reason, now)
         lease = executor.lease
         if lease is not None:
+            request = lease.request
             self._finish(lease, now)
-            group = lease.request.group
-            removed = bool(group) and group in self._removed_groups
+            is_removed = bool(request.group) and request.group in self._removed_groups
             commands.append(
                 ev.ReportLost(
-                    lease.request.lease_id,
-                    lease.request.holder,
-                    "its placement group was removed" if removed else event.reason,
+                    request.lease_id,
+                    request.holder,
+                    "its placement group was removed" if is_removed else event.reason,
                     event.exit_code,
                     event.out_of_memory,
-                    "removed" if removed else "",
+                    "removed" if is_removed else "",
                 )
             )
         commands += self._drop_holder(executor.address, now)
         return commands + self._schedule(now)
 
     def _block(self, event: ev.ExecutorBlocked, now: float) -> list[Command]:
-        executor = self.executors[event.worker_id]
+        executor = self.executors.by_id[event.worker_id]
         lease = executor.lease
-        if lease is None or lease.allocation is None or lease.source is None:
-            return []
+        assert lease is not None
+        assert lease.allocation is not None and lease.source is not None
         executor.is_blocked = event.blocked
         if not event.blocked:
             lease.source.reclaim_cpu(lease.allocation)
@@ -266,17 +263,16 @@ class Raylet:
     def _give_up(self, reason: str, now: float) -> list[Command]:
         """Rejects what waits for an executor, since none can start."""
         self._failed_starts = 0
-        commands: list[Command] = []
+        # Else a start that cannot succeed would be tried for ever.
+        self.executors.prestart = 0
         text = f"{START_ATTEMPTS} executors in a row died while starting ({reason})"
-        while self._starting:
-            lease = self._starting[0]
-            self._finish(lease, now)
+        commands: list[Command] = []
+        for lease in list(self._starting.values()):
             request = lease.request
+            self._finish(lease, now)
             commands.append(
                 ev.RejectLease(request.lease_id, request.holder, text, "setup")
             )
-        # Without this a broken start would be tried for ever.
-        self.prestart = 0
         return commands
 
     # Peers, jobs, time.
@@ -285,47 +281,35 @@ class Raylet:
         return self._drop_holder(event.holder, now) + self._schedule(now)
 
     def _drop_holder(self, holder: str, now: float) -> list[Command]:
+        """Frees a dead peer's leases; what runs on them runs for nobody."""
         commands: list[Command] = []
         for lease_id in list(self._held.get(holder, ())):
-            lease = self.leases[lease_id]
-            executor = lease.executor
-            self._finish(lease, now)
+            executor = self._finish(self.leases[lease_id], now)
             if executor is not None:
-                self._leaves(executor, now)
+                self.executors.leave(executor, now)
                 commands.append(ev.EndExecutor(executor.worker_id))
         return commands
 
     def _job_ended(self, event: ev.JobEnded, now: float) -> list[Command]:
-        commands: list[Command] = []
         for lease in list(self.leases.values()):
             request = lease.request
             if request.job_id == event.job_id and not request.fixed:
-                self._finish(lease, now)
-        for executor in self.executors.values():
+                executor = self._finish(lease, now)
+                if executor is not None:
+                    self.executors.leave(executor, now)
+        commands: list[Command] = []
+        for executor in self.executors:
             if executor.job_id == event.job_id and executor.lease is None:
-                self._leaves(executor, now)
+                self.executors.leave(executor, now)
                 commands.append(ev.EndExecutor(executor.worker_id))
         return commands + self._schedule(now)
 
     def _time_passed(self, event: ev.TimePassed, now: float) -> list[Command]:
-        commands: list[Command] = []
-        idle = [executor for pool in self._idle.values() for executor in pool]
-        idle.sort(key=lambda executor: executor.since_s)
-        kept = max(self.prestart, self.resources.total.get(CPU, 0) // UNITS)
-        for executor in idle[: max(0, len(idle) - kept)]:
-            if now - executor.since_s >= IDLE_LIMIT_S:
-                self._leaves(executor, now)
-                commands.append(ev.InterruptExecutor(executor.worker_id, "idle"))
-        for executor in self.executors.values():
-            if executor.state is ExecutorState.LEAVING and (
-                now - executor.since_s >= LEAVE_LIMIT_S
-            ):
-                commands.append(ev.EndExecutor(executor.worker_id))
-        return commands + self._balance(now)
+        return self.executors.expire(now) + self._fork(now)
 
     # Placement groups.
 
-    def _reserve_bundles(self, event: ev.BundlesRequested, now: float) -> list[Command]:
+    def _reserve(self, event: ev.BundlesRequested, now: float) -> list[Command]:
         group = event.group
         if group in self._removed_groups or group in self._reservations:
             return []
@@ -339,27 +323,22 @@ class Raylet:
 
     def _remove_group(self, event: ev.BundlesRemoved, now: float) -> list[Command]:
         group = event.group
-        _bounded(self._removed_groups, group)
+        _remember(self._removed_groups, group)
         reservation = self._reservations.pop(group, None)
         if reservation is not None:
             self._leave_queue(reservation)
         commands: list[Command] = []
-        bundles = self.groups.pop(group, [])
-        inside = {id(bundle.resources) for bundle in bundles}
-        for lease in list(self.leases.values()) if self.leases else ():
-            if lease.request.group != group:
-                continue
-            if lease.state is LeaseState.GRANTED:
-                assert lease.executor is not None
+        for lease in [
+            one for one in self.leases.values() if one.request.group == group
+        ]:
+            if lease.executor is not None:
                 commands.append(ev.EndExecutor(lease.executor.worker_id))
+                # Until it is dead it goes on to hold a part of the node.
+                lease.source = self.resources
             else:
                 self._finish(lease, now)
-                commands.append(_removed(lease.request))
-        # Leases that still run in the bundles go on to hold a part of the node.
-        for lease in self.leases.values():
-            if id(lease.source) in inside:
-                lease.source = self.resources
-        for bundle in bundles:
+                commands.append(removed(lease.request))
+        for bundle in self.groups.pop(group, ()):
             self.resources.release_rest(bundle.resources)
         return commands + self._schedule(now)
 
@@ -383,9 +362,8 @@ class Raylet:
                 else:
                     del self._waiting[shape]
                     heapq.heappop(heads)
-            if self._waiting:
-                commands += self._ask_back()
-        return commands + self._balance(now)
+            commands += self._ask_back()
+        return commands + self._fork(now)
 
     def _try_grant(
         self, waiter: Lease | Reservation, commands: list[Command], now: float
@@ -403,11 +381,10 @@ class Raylet:
         waiter.source = source
         waiter.since_s = now
         waiter.asked.clear()
-        executor = self._take_idle(request)
-        if executor is None:
-            waiter.state = LeaseState.STARTING
-            self._starting.append(waiter)
-        else:
+        waiter.state = LeaseState.STARTING
+        self._starting[request.lease_id] = waiter
+        executor = self.executors.take(request)
+        if executor is not None:
             commands.append(self._bind(waiter, executor, now))
         return True
 
@@ -438,13 +415,14 @@ class Raylet:
         """Asks once, for each first request of a shape, what would help it."""
         for queue in self._waiting.values():
             head = queue[0]
+            request: LeaseRequested | None = None
             if isinstance(head, Reservation):
-                need, group, bundle = head.need, b"", -1
-                request = None
+                need, sources = head.need, self._sources(b"", -1)
             else:
                 request = head.request
-                need, group, bundle = request.need, request.group, request.bundle
-            for source in self._sources(group, bundle):
+                need = request.need
+                sources = self._sources(request.group, request.bundle)
+            for source in sources:
                 if not source.is_feasible(need):
                     continue
                 missing = source.missing(need)
@@ -454,100 +432,51 @@ class Raylet:
                         and lease_id not in head.asked
                         and lease.allocation is not None
                         and not missing.keys().isdisjoint(lease.allocation.units)
-                        and not (request and _is_same_class(request, lease.request))
+                        and not (request and is_same_class(request, lease.request))
                     ):
                         head.asked.add(lease_id)
                         yield ev.AskBack(lease_id, lease.request.holder)
 
-    def _take_idle(self, request: LeaseRequested) -> Executor | None:
-        """An idle executor for ``request``; actors take unused ones only."""
-        if not request.fixed:
-            pool = self._idle.get((request.job_id, request.env))
-            if pool:
-                return pool.pop()
-        pool = self._idle.get((b"", ()))
-        return pool.pop() if pool else None
-
-    def _bind(self, lease: Lease, executor: Executor, now: float) -> ev.GrantLease:
+    def _bind(self, lease: Lease, executor: Executor, now: float) -> Command:
+        lease_id = lease.request.lease_id
+        del self._starting[lease_id]
         lease.state = LeaseState.GRANTED
         lease.executor = executor
         lease.since_s = now
-        executor.state = ExecutorState.LEASED
-        executor.lease = lease
-        executor.since_s = now
-        executor.is_blocked = False
-        if lease.request.fixed:
-            self._reserve.discard(executor.worker_id)
-        else:
-            self._reserve.add(executor.worker_id)
-            self._reclaimable[lease.request.lease_id] = lease
-        executor.job_id = lease.request.job_id
-        executor.env = lease.request.env
-        return _grant(lease)
+        if not lease.request.fixed:
+            self._reclaimable[lease_id] = lease
+        self.executors.bind(executor, lease, now)
+        return grant(lease)
 
-    def _idles(self, executor: Executor, now: float) -> list[Command]:
+    def _employ(self, executor: Executor, now: float) -> list[Command]:
         """Gives a free executor to a lease that waits for one, or keeps it."""
-        is_used = bool(executor.job_id)
-        for lease in self._starting:
-            request = lease.request
-            if not is_used or (
-                not request.fixed
-                and request.job_id == executor.job_id
-                and request.env == executor.env
-            ):
-                self._starting.remove(lease)
+        for lease in self._starting.values():
+            if self.executors.suits(executor, lease.request):
                 return [self._bind(lease, executor, now)]
-        executor.state = ExecutorState.IDLE
-        executor.since_s = now
-        self._reserve.add(executor.worker_id)
-        self._idle.setdefault((executor.job_id, executor.env), []).append(executor)
+        self.executors.keep(executor, now)
         return []
 
-    def _leaves(self, executor: Executor, now: float) -> None:
-        """Takes an executor that has no lease out of use."""
-        if executor.state is ExecutorState.IDLE:
-            self._idle[executor.job_id, executor.env].remove(executor)
-        self._reserve.discard(executor.worker_id)
-        executor.state = ExecutorState.LEAVING
-        executor.since_s = now
+    def _fork(self, now: float) -> list[Command]:
+        return self.executors.fork(self._starting.values(), now)
 
-    def _balance(self, now: float) -> list[Command]:
-        """Forks executors for leases that wait for one and for the reserve."""
-        booting = len(self._booting)
-        room = self._max_starting - booting
-        wanted = len(self._starting) - booting
-        if wanted < room and len(self._reserve) < self.prestart:
-            soft = sum(not lease.request.fixed for lease in self._starting)
-            wanted += max(0, self.prestart - len(self._reserve) - soft)
-        commands: list[Command] = []
-        for _ in range(min(wanted, room)):
-            worker_id = self._new_worker_id()
-            self.executors[worker_id] = Executor(worker_id, now)
-            self._booting.add(worker_id)
-            commands.append(ev.StartExecutor(worker_id))
-        return commands
-
-    def _finish(self, lease: Lease, now: float) -> None:
-        """Frees all that a lease holds and forgets it."""
-        request = lease.request
+    def _finish(self, lease: Lease, now: float) -> Executor | None:
+        """Frees all that a lease holds; returns its executor, which is now free."""
+        request, executor = lease.request, lease.executor
         if lease.state is LeaseState.WAITING:
             self._leave_queue(lease)
-        elif lease.state is LeaseState.STARTING:
-            self._starting.remove(lease)
+        self._starting.pop(request.lease_id, None)
+        self._reclaimable.pop(request.lease_id, None)
         if lease.allocation is not None and lease.source is not None:
             lease.source.release(lease.allocation)
-        if lease.executor is not None:
-            lease.executor.lease = None
-            lease.executor.since_s = now
-            lease.executor = None
-            self._reclaimable.pop(request.lease_id, None)
+        lease.executor = None
         lease.state = LeaseState.FINISHED
         del self.leases[request.lease_id]
         held = self._held[request.holder]
         del held[request.lease_id]
         if not held:
             del self._held[request.holder]
-        self._remember(request.lease_id)
+        _remember(self._finished, request.lease_id)
+        return executor
 
     def _leave_queue(self, waiter: Lease | Reservation) -> None:
         queue = self._waiting[waiter.shape]
@@ -555,41 +484,15 @@ class Raylet:
         if not queue:
             del self._waiting[waiter.shape]
 
-    def _remember(self, lease_id: bytes) -> None:
-        _bounded(self._finished, lease_id)
+    def _lease_state(self, lease_id: bytes) -> LeaseState:
+        lease = self.leases.get(lease_id)
+        if lease is not None:
+            return lease.state
+        is_known = lease_id in self._finished
+        return LeaseState.FINISHED if is_known else LeaseState.UNKNOWN
 
 
-def _grant(lease: Lease) -> ev.GrantLease:
-    executor, allocation = lease.executor, lease.allocation
-    assert executor is not None and allocation is not None
-    return ev.GrantLease(
-        lease.request.lease_id,
-        lease.request.holder,
-        executor.worker_id,
-        executor.address,
-        executor.pid,
-        allocation.units,
-        allocation.gpu_ids,
-    )
-
-
-def _removed(request: LeaseRequested) -> ev.RejectLease:
-    reason = f"the placement group of {request.label} was removed"
-    return ev.RejectLease(request.lease_id, request.holder, reason, "removed")
-
-
-def _is_same_class(one: LeaseRequested, other: LeaseRequested) -> bool:
-    """Whether a holder would only exchange one lease for another of its own."""
-    return (
-        one.holder == other.holder
-        and one.label == other.label
-        and one.need == other.need
-        and one.env == other.env
-        and one.group == other.group
-    )
-
-
-def _bounded(ids: OrderedDict[bytes, None], new_id: bytes) -> None:
+def _remember(ids: OrderedDict[bytes, None], new_id: bytes) -> None:
     ids[new_id] = None
     if len(ids) > REMEMBERED:
         ids.popitem(last=False)
@@ -649,7 +552,7 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (_X.LEAVING, ev.ExecutorBlocked): _R._ignore,
     (None, ev.HolderGone): _R._holder_gone,
     (None, ev.JobEnded): _R._job_ended,
-    (None, ev.BundlesRequested): _R._reserve_bundles,
+    (None, ev.BundlesRequested): _R._reserve,
     (None, ev.BundlesRemoved): _R._remove_group,
     (None, ev.TimePassed): _R._time_passed,
 }

@@ -13,7 +13,7 @@ Two rules always hold:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 #: Units of one whole resource.
 UNITS = 10_000
@@ -177,6 +177,31 @@ class ResourceSet:
         if allocation.lent_cpu:
             self.available[CPU] -= allocation.lent_cpu
             allocation.lent_cpu = 0
+
+    def validate(self, allocations: Iterable[Allocation]) -> None:
+        """Checks that ``allocations``, all that are in force, add up.
+
+        Raises:
+            AssertionError: they do not.
+        """
+        available = dict(self.total)
+        gpus: dict[int, int] = {}
+        for one in allocations:
+            for name, units in one.units.items():
+                available[name] = available.get(name, 0) - units
+            available[CPU] = available.get(CPU, 0) + one.lent_cpu
+            for index, units in one.gpus.items():
+                gpus[index] = gpus.get(index, 0) + units
+            assert sum(one.gpus.values()) == one.units.get(GPU, 0)
+        names = available.keys() | self.available.keys()
+        for name in names:
+            assert self.available.get(name, 0) == available.get(name, 0), name
+            assert name == CPU or self.available.get(name, 0) >= 0, name
+        assert sum(self.gpus_free.values()) + sum(gpus.values()) == self.total.get(
+            GPU, 0
+        )
+        assert all(0 <= units <= UNITS for units in self.gpus_free.values())
+        assert all(units <= UNITS for units in gpus.values())
 
     def _choose_gpus(self, need: int) -> dict[int, int] | None:
         """GPU index -> units for ``need``: whole ones first, then one fraction.

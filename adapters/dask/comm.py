@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from pathlib import Path
 from typing import Any
 
 import dask
 from distributed.comm import registry
 from distributed.comm.core import Comm, FatalCommClosedError
-from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener
+from distributed.comm.tcp import TCP, TCPBackend, TCPConnector, TCPListener
 from tornado.iostream import IOStream, StreamClosedError
 
 from rayshim.adapters.wire import auth
@@ -52,8 +53,7 @@ def _read_token(connection_args: dict[str, Any]) -> bytes:
             f"{SCHEME}:// needs the cluster's token: set the Dask configuration "
             f"{TOKEN_PATH_KEY!r} to the path of its file"
         )
-    with open(path, encoding="ascii") as file:
-        return bytes.fromhex(file.read().strip())
+    return bytes.fromhex(Path(path).read_text("ascii").strip())
 
 
 async def _prove_as_client(stream: IOStream, token: bytes) -> None:
@@ -71,7 +71,7 @@ async def _prove_as_server(stream: IOStream, token: bytes) -> None:
     await stream.write(auth.verify(token, sent, reply))
 
 
-class TokenConnector(TCPConnector):  # type: ignore[misc]  # distributed is untyped.
+class TokenConnector(TCPConnector):
     """Opens connections."""
 
     prefix = f"{SCHEME}://"
@@ -85,9 +85,12 @@ class TokenConnector(TCPConnector):  # type: ignore[misc]  # distributed is unty
             FatalCommClosedError: one of the sides does not know the token.
         """
         token = _read_token(connection_args)
-        comm = await super().connect(address, deserialize, **connection_args)
+        # distributed has types only here and there.
+        plain: Any = super().connect
+        comm: TCP = await plain(address, deserialize, **connection_args)
         try:
             async with asyncio.timeout(HANDSHAKE_LIMIT_S):
+                assert comm.stream is not None
                 await _prove_as_client(comm.stream, token)
         except (StreamClosedError, auth.HandshakeError, TimeoutError) as error:
             comm.abort()
@@ -98,7 +101,7 @@ class TokenConnector(TCPConnector):  # type: ignore[misc]  # distributed is unty
         return comm
 
 
-class TokenListener(TCPListener):  # type: ignore[misc]  # distributed is untyped.
+class TokenListener(TCPListener):
     """Accepts connections."""
 
     prefix = f"{SCHEME}://"
@@ -118,7 +121,7 @@ class TokenListener(TCPListener):  # type: ignore[misc]  # distributed is untype
         return stream
 
 
-class TokenBackend(TCPBackend):  # type: ignore[misc]  # distributed is untyped.
+class TokenBackend(TCPBackend):
     """The scheme's backend."""
 
     _connector_class = TokenConnector

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import os
+from pathlib import Path
 from typing import Any
 
 from rayshim.adapters.raylet.config import NodeConfig
@@ -37,7 +37,7 @@ async def start(config: NodeConfig) -> str:
     from rayshim.adapters.dask import comm
 
     comm.use_token(config.token_path)
-    directory = os.path.join(config.session_dir, "dask")
+    directory = str(Path(config.session_dir) / "dask")
     scheduler = await servers.NodeScheduler(
         protocol=comm.SCHEME,
         host="127.0.0.1",

@@ -20,14 +20,15 @@ class _NoHttp:
         ssl_options: Any = None,
     ) -> None:
         """Makes the server object that distributed stops at the end."""
-        self.http_application = RoutingApplication([])
-        self.http_server = HTTPServer(self.http_application)
-        self.http_server.port = 0
+        self.http_application = RoutingApplication([])  # type: ignore[no-untyped-call]  # distributed is untyped here.
+        server: Any = HTTPServer(self.http_application)
+        server.port = 0
+        self.http_server = server
 
 
-class NodeScheduler(_NoHttp, Scheduler):  # type: ignore[misc]  # untyped base
+class NodeScheduler(_NoHttp, Scheduler):
     """The cluster's scheduler."""
 
 
-class NodeWorker(_NoHttp, Worker):  # type: ignore[misc]  # untyped base
+class NodeWorker(_NoHttp, Worker):
     """A node as Dask sees it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.wire import messages as wire
+from rayshim.lineage import actor_events as acts
 from rayshim.lineage import actors as act
 from rayshim.lineage import explain
 from rayshim.lineage import lease_events as ev
@@ -58,7 +59,7 @@ class ActorService:
             subscribers.pop(address, None)
             if not subscribers:
                 del self._subscribers[actor_id]
-        self._feed(act.OwnerGone(address))
+        self._feed(acts.OwnerGone(address))
 
     def is_own(self, holder: str) -> bool:
         """Whether a lease's holder is an actor."""
@@ -71,7 +72,7 @@ class ActorService:
         if cargo is not None:
             cargo.gpu_ids = command.gpu_ids
         self._feed(
-            act.Placed(
+            acts.Placed(
                 actor_id,
                 incarnation,
                 command.worker_id,
@@ -85,14 +86,16 @@ class ActorService:
         actor_id, incarnation = _actor_of(command.lease_id)
         if command.kind != "cancelled":
             self._feed(
-                act.PlacementFailed(actor_id, incarnation, command.reason, command.kind)
+                acts.PlacementFailed(
+                    actor_id, incarnation, command.reason, command.kind
+                )
             )
 
     def lost(self, command: ev.ReportLost) -> None:
         """An actor's process is gone."""
         actor_id, incarnation = _actor_of(command.lease_id)
         kind = "oom" if command.out_of_memory else command.kind
-        self._feed(act.ExecutorLost(actor_id, incarnation, command.reason, kind))
+        self._feed(acts.ExecutorLost(actor_id, incarnation, command.reason, kind))
 
     # For the control service.
 
@@ -173,7 +176,7 @@ class ActorService:
         known = message.actor_id in self._cargo
         if not known:
             self._cargo[message.actor_id] = _Cargo(message)
-        spec = act.ActorSpec(
+        spec = acts.ActorSpec(
             message.actor_id,
             message.job_id,
             message.owner,
@@ -189,9 +192,9 @@ class ActorService:
             message.bundle_index,
         )
         respond = self._server.control.respond
-        event = act.Registered(message.actor_id, spec)
+        event = acts.Registered(message.actor_id, spec)
         for command in self.machine.handle(event, self._server.now()):
-            if isinstance(command, act.Refuse):
+            if isinstance(command, acts.Refuse):
                 if not known:
                     del self._cargo[message.actor_id]
                 text = (
@@ -208,13 +211,13 @@ class ActorService:
         cargo = self._cargo.get(message.actor_id)
         if cargo is not None:
             cargo.start = message
-            self._feed(act.Started(message.actor_id))
+            self._feed(acts.Started(message.actor_id))
 
     def _fail(self, peer: Peer, message: wire.FailActor) -> None:
         cargo = self._cargo.get(message.actor_id)
         if cargo is not None:
             cargo.error = message.error
-            self._feed(act.Unstartable(message.actor_id))
+            self._feed(acts.Unstartable(message.actor_id))
 
     def _subscribe(self, peer: Peer, message: wire.SubscribeActor) -> None:
         actor_id = message.actor_id
@@ -224,23 +227,23 @@ class ActorService:
 
     def _created(self, peer: Peer, message: wire.ActorCreated) -> None:
         self._feed(
-            act.Created(message.actor_id, message.incarnation, message.repr_name)
+            acts.Created(message.actor_id, message.incarnation, message.repr_name)
         )
 
     def _failed(self, peer: Peer, message: wire.ActorFailed) -> None:
         cargo = self._cargo.get(message.actor_id)
         if cargo is not None:
             cargo.error = message.error
-            self._feed(act.ConstructorFailed(message.actor_id, message.incarnation))
+            self._feed(acts.ConstructorFailed(message.actor_id, message.incarnation))
 
     def _exiting(self, peer: Peer, message: wire.ActorExiting) -> None:
-        self._feed(act.Exiting(message.actor_id, message.reason))
+        self._feed(acts.Exiting(message.actor_id, message.reason))
 
     def _kill_asked(self, peer: Peer, message: wire.KillActor) -> None:
-        self._feed(act.Killed(message.actor_id, message.no_restart))
+        self._feed(acts.Killed(message.actor_id, message.no_restart))
 
     def _out_of_scope(self, peer: Peer, message: wire.ActorOutOfScope) -> None:
-        self._feed(act.OutOfScope(message.actor_id))
+        self._feed(acts.OutOfScope(message.actor_id))
 
     # Commands.
 
@@ -248,7 +251,7 @@ class ActorService:
         for command in self.machine.handle(event, self._server.now()):
             _COMMANDS[type(command)](self, command)
 
-    def _place(self, command: act.Place) -> None:
+    def _place(self, command: acts.Place) -> None:
         spec = self.machine.actors[command.actor_id].spec
         self._server.feed(
             ev.LeaseRequested(
@@ -264,11 +267,11 @@ class ActorService:
             )
         )
 
-    def _unplace(self, command: act.Unplace) -> None:
+    def _unplace(self, command: acts.Unplace) -> None:
         lease_id = _lease_of(command.actor_id, command.incarnation)
         self._server.feed(ev.LeaseCancelled(lease_id))
 
-    def _construct(self, command: act.Construct) -> None:
+    def _construct(self, command: acts.Construct) -> None:
         actor = self.machine.actors[command.actor_id]
         cargo = self._cargo[command.actor_id]
         start, registration = cargo.start, cargo.registration
@@ -300,24 +303,24 @@ class ActorService:
             ),
         )
 
-    def _settle(self, command: act.Settle) -> None:
+    def _settle(self, command: acts.Settle) -> None:
         spec = self.machine.actors[command.actor_id].spec
         if spec.need != spec.placement:
             lease_id = _lease_of(command.actor_id, command.incarnation)
             self._server.feed(ev.LeaseShrunk(lease_id, spec.need))
 
-    def _dismiss(self, command: act.Dismiss) -> None:
+    def _dismiss(self, command: acts.Dismiss) -> None:
         worker_id = self.machine.actors[command.actor_id].worker_id
         self._server.send_executor(worker_id, wire.Interrupt(command.reason))
         if not command.is_patient:
             loop = self._server.loop
             loop.call_later(DISMISS_LIMIT_S, self._server.pool.kill, worker_id)
 
-    def _kill(self, command: act.Kill) -> None:
+    def _kill(self, command: acts.Kill) -> None:
         lease_id = _lease_of(command.actor_id, command.incarnation)
         self._server.feed(ev.LeaseKilled(lease_id))
 
-    def _publish(self, command: act.Publish) -> None:
+    def _publish(self, command: acts.Publish) -> None:
         actor_id = command.actor_id
         subscribers = self._subscribers.get(actor_id)
         if subscribers:
@@ -327,7 +330,7 @@ class ActorService:
         if self.machine.actors[actor_id].state is act.ActorState.DEAD:
             self._cargo[actor_id].start = None
 
-    def _forget(self, command: act.Forget) -> None:
+    def _forget(self, command: acts.Forget) -> None:
         del self._cargo[command.actor_id]
 
     def _update(self, actor_id: bytes) -> wire.ActorUpdate:
@@ -369,12 +372,12 @@ _MESSAGES: dict[type, Callable[[ActorService, Peer, Any], None]] = {
     wire.ActorOutOfScope: _A._out_of_scope,
 }
 _COMMANDS: dict[type, Callable[[ActorService, Any], None]] = {
-    act.Place: _A._place,
-    act.Unplace: _A._unplace,
-    act.Construct: _A._construct,
-    act.Settle: _A._settle,
-    act.Dismiss: _A._dismiss,
-    act.Kill: _A._kill,
-    act.Publish: _A._publish,
-    act.Forget: _A._forget,
+    acts.Place: _A._place,
+    acts.Unplace: _A._unplace,
+    acts.Construct: _A._construct,
+    acts.Settle: _A._settle,
+    acts.Dismiss: _A._dismiss,
+    acts.Kill: _A._kill,
+    acts.Publish: _A._publish,
+    acts.Forget: _A._forget,
 }

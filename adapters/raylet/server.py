@@ -294,7 +294,7 @@ class NodeServer:
     def _lines(
         self, worker_id: bytes, pid: int, name: str, stream: str, lines: list[str]
     ) -> None:
-        executor = self.raylet.executors.get(worker_id)
+        executor = self.raylet.executors.by_id.get(worker_id)
         driver = self._drivers.get(executor.job_id) if executor else None
         if driver is not None:
             driver.connection.send(
