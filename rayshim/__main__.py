@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
 def run_file(path: str, arguments: list[str]) -> None:
     """Run a file as ``python path`` does."""
     sys.argv[:] = [path, *arguments]
-    absolute = os.path.join(Path.cwd(), path)  # noqa: PTH118 # keeps ./ as python does
+    absolute = os.path.join(Path.cwd(), path)  # keeps ./ as python does
     if pkgutil.get_importer(absolute) is not None:  # a folder or a zip file
         _replace_first_path(absolute)
         spec = PathFinder.find_spec("__main__", [absolute])

@@ -9,7 +9,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-_FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class LazyAlias:
@@ -37,7 +37,7 @@ if os.environ.get("RAYSHIM_DROPIN") == "1":
 
 # The program sees the path that it would have without us, and the sitecustomize
 # that this one hides runs as always.
-sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _FOLDER]  # noqa: PTH100
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _FOLDER]
 _hidden = PathFinder.find_spec("sitecustomize", sys.path)
 if _hidden is not None and _hidden.loader is not None:
     from importlib.util import module_from_spec

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from source_tree import Import, imports_of, is_below, modules
 
 MODULES = modules()

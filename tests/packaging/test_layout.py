@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from source_tree import ROOT, SOURCE_FOLDERS, modules, project_table
 
 #: Lines; the conventions ask for 400 and allow no more than this.
