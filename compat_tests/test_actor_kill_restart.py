@@ -88,7 +88,7 @@ def test_killed_actor_refuses_calls(wait_until):
     ray.get(worker.pid.remote())
     assert ray.kill(worker) is None
     wait_until(lambda: is_dead(worker))
-    with pytest.raises(ActorDiedError, match="ray.kill"):
+    with pytest.raises(ActorDiedError, match=r"ray\.kill"):
         ray.get(worker.inc.remote())
 
 
