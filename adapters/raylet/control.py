@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rayshim.adapters.raylet.engine_service import EngineService
 from rayshim.adapters.raylet.groups import Deferred, GroupService
 from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
@@ -52,8 +53,7 @@ class ControlService:
         self.groups = GroupService(server, self.respond)
         #: Lease id -> calls that its owner has queued.
         self.backlogs: dict[bytes, int] = {}
-        #: Address of the Dask scheduler once it runs.
-        self.dask_address = ""
+        self.engine = EngineService(server, self.respond)
         self._shutdown: tuple[Peer, int] | None = None
 
     def request(self, peer: Peer, message: wire.Request) -> None:
@@ -95,12 +95,6 @@ class ControlService:
     def job_ended(self, job_id: bytes) -> None:
         """A driver is gone, and its placement groups with it."""
         self.groups.job_ended(job_id)
-
-    async def start_engine(self) -> None:
-        """Runs Dask's scheduler and worker in this loop."""
-        from rayshim.adapters.dask.engine import start
-
-        self.dask_address = await start(self._server.config)
 
     def answer_shutdown(self) -> None:
         """Tells the driver that everything is gone."""
@@ -168,7 +162,7 @@ class ControlService:
         config = self._server.config
         return {
             "session": config.session,
-            "dask_address": self.dask_address,
+            "dask_address": self.engine.address,
             "node_ip": config.node_ip,
             "node_id": config.node_id,
             "address": config.address,
@@ -207,6 +201,7 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "explain": _C._explain,
     "cluster_info": _C._cluster_info,
     "state": _C._state,
+    "dask_address": lambda self, peer, message: self.engine.wait(peer, message),
     "shutdown": _C._end,
     "kv_put": lambda self, peer, message: self.values.put(message.payload),
     "kv_get": lambda self, peer, message: self.values.get(message.payload),

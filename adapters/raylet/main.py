@@ -16,13 +16,15 @@ from rayshim.adapters.processes import forkserver
 from rayshim.adapters.raylet.config import NodeConfig
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
 
     from rayshim.adapters.raylet.server import NodeServer
 
 #: Seconds for which the end waits for killed executors.
 END_LIMIT_S = 1.0
+#: Seconds that Dask's import (half a second of CPU time) is put off, so that it does
+#: not compete with the driver's first calls; who asks for Dask before does not wait.
+DASK_DELAY_S = 1.0
 #: The raylet's loop shares the interpreter with Dask's import and threads; this is
 #: how long a thread may keep it when the loop has something to do.
 SWITCH_INTERVAL_S = 0.0005
@@ -37,7 +39,8 @@ def main() -> None:
         ready_fd = config.ready_fd
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         child = forkserver.start(config.forkserver())
-        _run(config, child)
+        listener = _listen(config)
+        _run(config, child, listener)
         status = 0
     except BaseException as error:
         import traceback
@@ -52,16 +55,45 @@ def main() -> None:
         os._exit(status)
 
 
-def _run(config: NodeConfig, child: tuple[int, socket.socket]) -> None:
+def _listen(config: NodeConfig) -> socket.socket:
+    """Binds the raylet's socket (mode 0600) and tells the driver.
+
+    The kernel lets peers connect from here on; they are answered as soon as the rest
+    is imported, so that the driver's own start goes on meanwhile.
+    """
+    import socket
+
+    listener = socket.socket(socket.AF_UNIX)
+    previous = os.umask(0o177)
+    try:
+        listener.bind(config.socket_path)
+    finally:
+        os.umask(previous)
+    listener.listen(1024)
+    if config.ready_fd >= 0:
+        ready = {
+            "address": config.address,
+            "node_id": config.node_id,
+            "pid": os.getpid(),
+        }
+        _write_line(config.ready_fd, ready)
+    return listener
+
+
+def _run(
+    config: NodeConfig, child: tuple[int, socket.socket], listener: socket.socket
+) -> None:
     import asyncio
 
     sys.path[:0] = [path for path in config.sys_path if path not in sys.path]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    asyncio.run(_serve(config, child))
+    asyncio.run(_serve(config, child, listener))
 
 
-async def _serve(config: NodeConfig, child: tuple[int, socket.socket]) -> None:
+async def _serve(
+    config: NodeConfig, child: tuple[int, socket.socket], listener: socket.socket
+) -> None:
     import asyncio
 
     from rayshim.adapters.raylet.server import NodeServer
@@ -79,19 +111,13 @@ async def _serve(config: NodeConfig, child: tuple[int, socket.socket]) -> None:
         os.set_blocking(config.lifeline_fd, False)
         loop.add_reader(config.lifeline_fd, _lifeline, config.lifeline_fd, end)
     loop.add_signal_handler(signal.SIGTERM, end, "SIGTERM")
-    await server.start()
+    await server.start(listener)
     if config.ready_fd >= 0:
-        ready = {
-            "address": config.address,
-            "node_id": config.node_id,
-            "pid": os.getpid(),
-        }
-        _write_line(config.ready_fd, ready)
         os.close(config.ready_fd)
-    engine = _start_engine(config, server)
+    if config.settings.get("dask", "background") != "off":
+        delay_s = float(config.settings.get("dask_delay_s", DASK_DELAY_S))
+        loop.call_later(delay_s, server.control.engine.start)
     await ended
-    if engine is not None:
-        engine.cancel()
     await _end(config, server)
 
 
@@ -105,15 +131,6 @@ def _lifeline(descriptor: int, end: object) -> None:
         pass
     assert callable(end)
     end("the driver is gone")
-
-
-def _start_engine(config: NodeConfig, server: NodeServer) -> asyncio.Task[None] | None:
-    """Starts Dask in the background, unless it is switched off."""
-    if config.settings.get("dask", "background") == "off":
-        return None
-    import asyncio
-
-    return asyncio.get_running_loop().create_task(server.control.start_engine())
 
 
 async def _end(config: NodeConfig, server: NodeServer) -> None:

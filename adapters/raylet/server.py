@@ -89,10 +89,10 @@ class NodeServer:
         self.actors = ActorService(self)
         self.control = ControlService(self)
 
-    async def start(self) -> None:
-        """Listens, and forks the first executors."""
+    async def start(self, listener: socket.socket) -> None:
+        """Serves a bound socket, and forks the first executors."""
         self._server = await aio.serve(
-            self.config.socket_path, self._token, self._message, self._closed
+            listener, self._token, self._message, self._closed
         )
         self._look()
 

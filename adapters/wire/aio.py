@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Any, cast
@@ -207,18 +206,12 @@ def unix_path(address: str) -> str:
 
 
 async def serve(
-    path: str, token: bytes, on_message: MessageHandler, on_close: CloseHandler
+    sock: socket.socket,
+    token: bytes,
+    on_message: MessageHandler,
+    on_close: CloseHandler,
 ) -> asyncio.Server:
-    """Listens at ``path`` (mode 0600) for channels."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    previous = os.umask(0o177)
-    try:
-        sock.bind(path)
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.umask(previous)
+    """Accepts channels on a bound stream socket."""
     return await asyncio.get_running_loop().create_unix_server(
         lambda: Connection(token, on_message, on_close, is_server=True),
         sock=sock,
