@@ -300,6 +300,7 @@ class ActorService:
                 registration.max_concurrency,
                 registration.concurrency_groups,
                 registration.owner,
+                registration.handle_blob,
             ),
         )
 

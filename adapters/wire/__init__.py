@@ -1,0 +1,1 @@
+"""Frames, messages and authentication of the direct channels."""

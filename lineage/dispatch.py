@@ -1,0 +1,225 @@
+"""Which call goes to which lease, and when a lease is asked for or given back.
+
+One :class:`SchedulingClass` at the owner holds the calls of one function (with its
+resources and environment) that wait for an executor, and the leases that
+serve them. Rules:
+
+1. The depth of a lease's pipeline is the number of calls that fit into
+   :data:`PIPELINE_S` at the measured cost, and 1 while the cost is unknown: a call
+   waits behind others only as long as that.
+2. An idle lease next to one with unstarted calls takes over half of them
+   (:meth:`SchedulingClass.steal`), so no call waits behind a long one while a CPU
+   idles.
+3. A lease that is idle for :data:`IDLE_S`, or that somebody else waits for, goes
+   back; one that is busy when it is claimed goes back after the calls in hand.
+
+The class decides; the shell sends. A call is any object; the shell keys calls by
+task id.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+#: Work that may be pushed ahead to one executor, in seconds.
+PIPELINE_S = 0.005
+MAX_DEPTH = 512
+#: Calls in one push.
+BATCH = 64
+#: An idle lease is kept this long for the next call.
+IDLE_S = 1.0
+#: A claimed lease that is busy is kept at least this long, so that classes that
+#: compete do not spend their time on changing hands.
+QUANTUM_S = 0.05
+#: A lease whose replies are late by this much is worth stealing from.
+STEAL_AFTER_S = 0.002
+#: Requests of one class that may be under way at once.
+MAX_REQUESTS = 16
+
+
+class LeaseSlot:
+    """One granted lease of a class."""
+
+    __slots__ = (
+        "address",
+        "channel",
+        "draining",
+        "granted_s",
+        "idle_since_s",
+        "inflight",
+        "lease_id",
+        "pid",
+        "progress_s",
+        "reclaimed",
+        "stealing",
+    )
+
+    def __init__(self, lease_id: bytes, channel: Any, now_s: float) -> None:
+        self.lease_id = lease_id
+        #: The executor's channel (opaque here).
+        self.channel = channel
+        self.address = ""
+        self.pid = 0
+        #: Task id -> call, in the order pushed: the first is the one that runs.
+        self.inflight: dict[bytes, Any] = {}
+        self.granted_s = now_s
+        self.idle_since_s = now_s
+        #: When the executor last replied or got its first call.
+        self.progress_s = now_s
+        #: Somebody else waits for this lease.
+        self.reclaimed = False
+        #: No more calls are pushed; the lease goes back when it is empty.
+        self.draining = False
+        #: A steal is under way.
+        self.stealing = False
+
+
+class SchedulingClass:
+    """The waiting calls and the leases of one scheduling class."""
+
+    __slots__ = (
+        "cost_s",
+        "key",
+        "label",
+        "max_depth",
+        "queue",
+        "requested",
+        "slots",
+        "template",
+    )
+
+    def __init__(
+        self, key: Any, label: str, template: Any, max_depth: int = MAX_DEPTH
+    ) -> None:
+        self.key = key
+        self.label = label
+        #: What the shell asks a lease with (opaque here).
+        self.template = template
+        #: 1 where an executor must not hold a second call (max_calls, no retries).
+        self.max_depth = max_depth
+        self.queue: deque[Any] = deque()
+        self.slots: list[LeaseSlot] = []
+        #: Lease ids under way, in the order asked.
+        self.requested: dict[bytes, float] = {}
+        #: Mean run time of a call, or None before the first result.
+        self.cost_s: float | None = None
+
+    def depth(self) -> int:
+        """Calls that one lease may hold (rule 1)."""
+        if self.cost_s is None:
+            return 1
+        return max(1, min(self.max_depth, int(PIPELINE_S / (self.cost_s + 2e-6))))
+
+    def assign(self, *, flush: bool, now_s: float) -> list[tuple[LeaseSlot, list[Any]]]:
+        """Take calls from the queue for leases with room.
+
+        Args:
+            flush: False while a submitter may add more soon: then only an idle lease
+                or a full batch is worth a message.
+            now_s: the time.
+        """
+        queue, slots = self.queue, self.slots
+        if not queue:
+            return []
+        pushes: list[tuple[LeaseSlot, list[Any]]] = []
+        depth = self.depth()
+        if len(slots) > 1:
+            slots = sorted(slots, key=lambda slot: len(slot.inflight))
+        usable = [s for s in slots if not s.draining]
+        for place, slot in enumerate(usable):
+            if not queue:
+                break
+            held = len(slot.inflight)
+            room = depth - held
+            if room <= 0:
+                continue
+            waiting = len(queue)
+            if not flush and held and waiting < BATCH:
+                continue
+            share = -(-waiting // (len(usable) - place))
+            count = min(room, share, waiting)
+            calls = [queue.popleft() for _ in range(count)]
+            if not held:
+                slot.progress_s = now_s
+            pushes.append((slot, calls))
+        return pushes
+
+    def leases_wanted(self) -> int:
+        """How many more leases to ask for now."""
+        waiting = len(self.queue)
+        if not waiting:
+            return 0
+        under_way = len(self.requested)
+        if not self.slots:
+            wanted = waiting
+        elif self.cost_s is None:
+            wanted = waiting
+        else:
+            # Another executor pays off when it takes a millisecond or more of work.
+            wanted = int(waiting * self.cost_s / 0.001)
+        return max(0, min(wanted, waiting, MAX_REQUESTS) - under_way)
+
+    def record_cost(self, cost_s: float) -> None:
+        """Blend the mean cost of a batch into the estimate.
+
+        A slow call counts at once and a fast one slowly: a pipeline that is too
+        deep costs more than one that is too shallow.
+        """
+        old = self.cost_s
+        if old is None or cost_s > old:
+            self.cost_s = cost_s
+        else:
+            self.cost_s = 0.8 * old + 0.2 * cost_s
+
+    def steal(self, now_s: float) -> tuple[LeaseSlot, int] | None:
+        """The lease to take unstarted calls back from, and how many (rule 2)."""
+        if self.queue or not any(
+            not slot.inflight and not slot.draining for slot in self.slots
+        ):
+            return None
+        best: LeaseSlot | None = None
+        for slot in self.slots:
+            if len(slot.inflight) < 2 or slot.stealing:
+                continue
+            if now_s - slot.progress_s < STEAL_AFTER_S:
+                continue
+            if best is None or len(slot.inflight) > len(best.inflight):
+                best = slot
+        if best is None:
+            return None
+        return best, max(1, len(best.inflight) // 2)
+
+    def may_steal_later(self) -> bool:
+        """True if a later look at :meth:`steal` could find something."""
+        idle = busy = False
+        for slot in self.slots:
+            if not slot.inflight:
+                idle = True
+            elif len(slot.inflight) > 1:
+                busy = True
+        return idle and busy
+
+    def returnable(self, now_s: float) -> list[LeaseSlot]:
+        """Leases to give back now (rule 3); marks claimed busy ones as draining."""
+        out = []
+        for slot in self.slots:
+            if slot.inflight:
+                if slot.reclaimed and now_s - slot.granted_s >= QUANTUM_S:
+                    slot.draining = True
+            elif slot.draining or (
+                not self.queue
+                and (slot.reclaimed or now_s - slot.idle_since_s >= IDLE_S)
+            ):
+                out.append(slot)
+            elif slot.reclaimed and now_s - slot.granted_s >= QUANTUM_S:
+                out.append(slot)
+        return out
+
+    def validate(self) -> None:
+        """Check the invariants; used by tests after every step."""
+        ids = [slot.lease_id for slot in self.slots]
+        assert len(ids) == len(set(ids)), "a lease is listed twice"
+        assert not set(ids) & set(self.requested), "a granted lease is still asked for"
+        for slot in self.slots:
+            assert len(slot.inflight) <= MAX_DEPTH

@@ -1,0 +1,325 @@
+"""Who holds which object: the counts that decide when a value may go.
+
+One :class:`ReferenceTable` lives in each process. It has an :class:`ObjectEntry`
+for every object that the process owns or borrows, and obeys three rules:
+
+1. An owned object is freed only when nothing in the owner's process uses it
+   (``local == 0``) and no lend is open (``lends`` is empty).
+2. A borrowed object is given back to its owner only when nothing in this process
+   uses it, nothing was lent on, and the registration with the owner is complete.
+3. Each hand-over has a number. A release names the last lend that it covers, so a
+   release that was on its way while the object was lent again frees nothing.
+
+Rule 3 is what a plain set of borrowers gets wrong: lend to A, lend to A again, A
+drops the first and says so, the second arrives at A, the owner hears the release and
+frees an object that A uses. The scheme follows the distributed reference counts of
+Ownership (Wang et al., NSDI 2021, section 4.2), with numbered lends in the place of
+its borrower lists.
+
+A borrower keeps what it owes in ``held``: lender -> last lend received. The
+lend of the owner is paid back when the object is dropped; that of any other
+lender once the owner has acknowledged the borrower (:meth:`acknowledge`), since until
+then the lender's own hold is what keeps the object alive.
+
+What has to be done in the world is left in three outboxes, ``freed``, ``releases``
+and ``borrows``, for the shell to drain. A doubled message changes nothing: numbers
+only grow, and a lend that is already paid is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+class ObjectEntry:
+    """One object as one process knows it."""
+
+    __slots__ = (
+        "call_site",
+        "contains",
+        "held",
+        "lends",
+        "local",
+        "next_lend",
+        "object_id",
+        "owner",
+        "registered",
+        "task",
+        "value",
+        "waiters",
+    )
+
+    def __init__(self, object_id: bytes, owner: str, local: int) -> None:
+        self.object_id = object_id
+        #: Address of the owner; empty when this process owns the object.
+        self.owner = owner
+        #: Uses inside this process: references, live views, containing
+        #: objects, pending calls. Never negative.
+        self.local = local
+        #: Peer address -> number of the last lend to it that is still open.
+        self.lends: dict[str, int] | None = None
+        #: Number of the last lend ever made of this object.
+        self.next_lend = 0
+        #: Lender address -> last lend received from it and not paid back.
+        self.held: dict[str, int] | None = None
+        #: True when the owner knows this process as a borrower (or is it).
+        self.registered = not owner
+        #: The serialized value, or None while it is unknown.
+        self.value: Any = None
+        #: Callbacks for the moment when the value is known.
+        self.waiters: list[Callable[[ObjectEntry], None]] | None = None
+        #: Ids of the objects inside the value; each counts one ``local`` there.
+        self.contains: tuple[bytes, ...] = ()
+        #: What makes the value: the task record, for an owned return value.
+        self.task: Any = None
+        #: "file.py:12" of the code that made the reference, or empty.
+        self.call_site = ""
+
+    def __repr__(self) -> str:
+        whose = self.owner or "own"
+        return (
+            f"ObjectEntry({self.object_id.hex()[:16]}, {whose}, local={self.local}, "
+            f"lends={self.lends or {}}, held={self.held or {}})"
+        )
+
+
+class ReferenceTable:
+    """The entries of one process and the three outboxes of rules 1 to 3."""
+
+    def __init__(self, address: str) -> None:
+        #: Address of this process, as owners and lenders know it.
+        self.address = address
+        #: Object id -> entry, exactly the objects owned or borrowed here.
+        self.entries: dict[bytes, ObjectEntry] = {}
+        #: Owned entries that are gone from the table; their values may go.
+        self.freed: list[ObjectEntry] = []
+        #: Peer -> (object id, lend) to give back.
+        self.releases: dict[str, list[tuple[bytes, int]]] = {}
+        #: Owner -> ids to register for.
+        self.borrows: dict[str, list[bytes]] = {}
+        #: Peer -> ids with an open lend to it; mirrors ``ObjectEntry.lends``.
+        self._lent: dict[str, set[bytes]] = {}
+
+    # -- this process ----------------------------------------------------------
+
+    def own(self, object_id: bytes, local: int = 1) -> ObjectEntry:
+        """Enter a new object of this process, used ``local`` times."""
+        entry = ObjectEntry(object_id, "", local)
+        self.entries[object_id] = entry
+        return entry
+
+    def hold(self, object_id: bytes) -> None:
+        """Count one more use of an object that is in the table."""
+        self.entries[object_id].local += 1
+
+    def drop(self, object_id: bytes) -> None:
+        """Count one use less; unknown ids (of an ended session) are ignored."""
+        entry = self.entries.get(object_id)
+        if entry is not None:
+            entry.local -= 1
+            if entry.local <= 0:
+                self._settle(entry)
+
+    def contain(self, entry: ObjectEntry, inner: Iterable[bytes]) -> None:
+        """Let a value keep the objects inside it alive."""
+        ids = tuple(inner)
+        for object_id in ids:
+            self.entries[object_id].local += 1
+        entry.contains = ids
+
+    # -- lending -----------------------------------------------------------------
+
+    def lend(self, object_id: bytes, peer: str) -> int:
+        """Open a lend to ``peer`` and return its number."""
+        entry = self.entries[object_id]
+        entry.next_lend += 1
+        if entry.lends is None:
+            entry.lends = {}
+        entry.lends[peer] = entry.next_lend
+        self._lent.setdefault(peer, set()).add(object_id)
+        return entry.next_lend
+
+    def release(self, object_id: bytes, peer: str, lend: int) -> None:
+        """``peer`` holds the object no more, up to the lend of that number."""
+        entry = self.entries.get(object_id)
+        if entry is None or entry.lends is None:
+            return
+        if entry.lends.get(peer, lend + 1) <= lend:
+            self._close_lend(entry, peer)
+            self._settle(entry)
+
+    def peer_died(self, peer: str) -> list[ObjectEntry]:
+        """Close every lend to a dead process.
+
+        Returns:
+            The entries that the dead process owned: their values, where unknown, are
+            lost. They stay in the table for those who hold references.
+        """
+        for object_id in self._lent.pop(peer, set()):
+            entry = self.entries.get(object_id)
+            if entry is not None and entry.lends is not None:
+                entry.lends.pop(peer, None)
+                self._settle(entry)
+        orphans = []
+        for entry in list(self.entries.values()):
+            if entry.held is not None:
+                entry.held.pop(peer, None)
+            if entry.owner == peer:
+                entry.registered = True
+                entry.held = None
+                orphans.append(entry)
+                self._settle(entry)
+        self.releases.pop(peer, None)
+        self.borrows.pop(peer, None)
+        return [entry for entry in orphans if entry.object_id in self.entries]
+
+    # -- borrowing ---------------------------------------------------------------
+
+    def receive(
+        self,
+        object_id: bytes,
+        owner: str,
+        lender: str,
+        lend: int,
+        *,
+        register: bool = True,
+    ) -> ObjectEntry:
+        """A reference arrived from ``lender``; the caller counts its use.
+
+        Args:
+            object_id: the object.
+            owner: its owner's address.
+            lender: who sent the reference; empty for one pickled out of band.
+            lend: the number of the lend; 0 where the lender keeps no account.
+            register: False while a call whose reply will report what is kept
+                still pins the object; :meth:`keep` follows.
+        """
+        entry = self.entries.get(object_id)
+        if owner == self.address:
+            if entry is None:
+                # The owner has freed it, which rule 1 allows only out of band.
+                entry = ObjectEntry(object_id, "", 0)
+                self.entries[object_id] = entry
+            if lend and register:
+                self._owe(lender, object_id, lend)
+            return entry
+        if entry is None:
+            entry = ObjectEntry(object_id, owner, 0)
+            self.entries[object_id] = entry
+        if lend:
+            if entry.held is None:
+                entry.held = {}
+            entry.held[lender] = max(lend, entry.held.get(lender, 0))
+        if lender == owner and lend:
+            entry.registered = True
+        elif register:
+            self._register(entry)
+        return entry
+
+    def keep(self, object_id: bytes, lender: str, lend: int) -> bool:
+        """The call that brought a reference ended: is the object still used?
+
+        Returns:
+            True if it must be reported as kept: the lend stays open, and a
+            registration with the owner is on its way unless the lender is the owner.
+        """
+        entry = self.entries.get(object_id)
+        if entry is None or not entry.owner:
+            return False
+        if entry.local > 0 or entry.lends:
+            self._register(entry)
+            return True
+        if entry.held is not None and entry.held.get(lender, 0) <= lend:
+            entry.held.pop(lender, None)
+        if not entry.held:
+            # Nobody else waits for word of it: the reply says it all.
+            del self.entries[object_id]
+        else:
+            self._settle(entry)
+        return False
+
+    def acknowledge(self, object_id: bytes, lend: int) -> None:
+        """The owner counts this process as a borrower, under lend ``lend``."""
+        entry = self.entries.get(object_id)
+        if entry is None or not entry.owner:
+            return
+        entry.registered = True
+        held = entry.held or {}
+        for lender, number in list(held.items()):
+            if lender != entry.owner:
+                del held[lender]
+                self._owe(lender, object_id, number)
+        held[entry.owner] = max(lend, held.get(entry.owner, 0))
+        entry.held = held
+        self._settle(entry)
+
+    def register_borrower(self, object_id: bytes, peer: str) -> int:
+        """Owner side of a registration; 0 if the object is gone."""
+        if object_id not in self.entries:
+            return 0
+        return self.lend(object_id, peer)
+
+    # -- rules 1 and 2 -------------------------------------------------------------
+
+    def _register(self, entry: ObjectEntry) -> None:
+        if not entry.registered and not self._is_registering(entry):
+            entry.held = entry.held or {}
+            entry.held.setdefault("", 0)  # marks a registration on its way
+            self.borrows.setdefault(entry.owner, []).append(entry.object_id)
+
+    @staticmethod
+    def _is_registering(entry: ObjectEntry) -> bool:
+        return entry.held is not None and "" in entry.held
+
+    def _settle(self, entry: ObjectEntry) -> None:
+        if entry.local > 0 or entry.lends:
+            return
+        object_id = entry.object_id
+        if not entry.owner:
+            if self.entries.get(object_id) is not entry:
+                return
+            del self.entries[object_id]
+            self.freed.append(entry)
+            self._drop_contained(entry)
+            return
+        if not entry.registered:
+            return  # acknowledge() comes back here
+        if self.entries.get(object_id) is entry:
+            del self.entries[object_id]
+            for lender, number in (entry.held or {}).items():
+                if lender:
+                    self._owe(lender, object_id, number)
+            entry.held = None
+            self._drop_contained(entry)
+
+    def _drop_contained(self, entry: ObjectEntry) -> None:
+        inner, entry.contains = entry.contains, ()
+        for object_id in inner:
+            self.drop(object_id)
+
+    def _owe(self, peer: str, object_id: bytes, lend: int) -> None:
+        if peer and lend:
+            self.releases.setdefault(peer, []).append((object_id, lend))
+
+    def _close_lend(self, entry: ObjectEntry, peer: str) -> None:
+        assert entry.lends is not None
+        entry.lends.pop(peer, None)
+        ids = self._lent.get(peer)
+        if ids is not None:
+            ids.discard(entry.object_id)
+
+    def validate(self) -> None:
+        """Check the invariants; used by tests after every step."""
+        counted: dict[bytes, int] = {}
+        for entry in self.entries.values():
+            for object_id in entry.contains:
+                counted[object_id] = counted.get(object_id, 0) + 1
+        for object_id, entry in self.entries.items():
+            assert object_id == entry.object_id
+            assert entry.local >= counted.get(object_id, 0), entry
+            for peer in entry.lends or ():
+                assert object_id in self._lent[peer], entry
+        for peer, ids in self._lent.items():
+            for object_id in ids:
+                assert peer in (self.entries[object_id].lends or {}), (peer, object_id)

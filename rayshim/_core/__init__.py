@@ -1,0 +1,1 @@
+"""The engine behind the public names: peers, calls, objects and executors."""

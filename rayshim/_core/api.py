@@ -1,0 +1,501 @@
+"""The functions of the public API: thin, checked, delegating to the peer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rayshim import exceptions
+from rayshim._core import current, failures
+from rayshim._core import session as sessions
+from rayshim._core.generators import ObjectRefGenerator
+from rayshim._core.init_options import InitOptions
+from rayshim._core.methods import METHOD_OPTIONS
+from rayshim._core.options import ActorOptions, MethodOptions, TaskOptions
+from rayshim._core.ray_context import RayContext
+from rayshim._core.refs import ObjectRef
+from rayshim._core.unpicklable import describe_failure
+from rayshim.actor import ActorClass, ActorHandle, find_actor, modify_class
+from rayshim.adapters.wire import messages as m
+from rayshim.remote_function import RemoteFunction
+
+
+def init(
+    address: str | None = None,
+    *,
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+    resources: dict[str, float] | None = None,
+    labels: dict[str, str] | None = None,
+    object_store_memory: int | None = None,
+    local_mode: bool = False,
+    ignore_reinit_error: bool = False,
+    include_dashboard: bool | None = None,
+    dashboard_host: str = "127.0.0.1",
+    dashboard_port: int | None = None,
+    job_config: Any = None,
+    configure_logging: bool = True,
+    logging_level: Any = "info",
+    logging_format: str | None = None,
+    logging_config: Any = None,
+    log_to_driver: bool | None = None,
+    namespace: str | None = None,
+    runtime_env: Any = None,
+    enable_resource_isolation: bool = False,
+    cgroup_path: str | None = None,
+    system_reserved_cpu: float | None = None,
+    system_reserved_memory: int | None = None,
+    proxy_server_url: str | None = None,
+    **kwargs: Any,
+) -> RayContext:
+    """Start a session on this machine.
+
+    Args:
+        address: None or "local"; joining a running cluster is not supported yet.
+        num_cpus: CPUs of the node, >= 0; default: those this process may use.
+        num_gpus: GPUs of the node; default: those visible.
+        resources: custom resource name -> amount.
+        labels: label name -> value of the node.
+        object_store_memory: bytes of the node store; default 30 % of free memory.
+        local_mode: gone from Ray; raises.
+        ignore_reinit_error: return the open session instead of raising.
+        include_dashboard, dashboard_host, dashboard_port: not supported yet.
+        job_config: a JobConfig; its namespace and runtime_env are used.
+        configure_logging, logging_level, logging_format: of this process' logger.
+        logging_config: not supported yet.
+        log_to_driver: print the lines of executors here; default True.
+        namespace: of named actors; default: one of its own.
+        runtime_env: ``env_vars`` for executors.
+        enable_resource_isolation, cgroup_path, system_reserved_cpu,
+        system_reserved_memory, proxy_server_url: not supported.
+        **kwargs: ``_temp_dir``, ``_memory`` (bytes), ``_system_config`` (settings).
+
+    Returns:
+        A context that may be used with ``with``: the session ends with the block.
+
+    Raises:
+        RuntimeError: a session is open, or a keyword is unknown.
+        NotImplementedError: a parameter that is not supported, by name.
+    """
+    if ignore_reinit_error and sessions.session is not None:
+        return RayContext(sessions.session)
+    sessions.allow_after_fork()
+    if current.peer is not None and current.peer.executor is not None:
+        if ignore_reinit_error:
+            return RayContext(None)
+        raise RuntimeError(
+            "Maybe you called ray.init twice by accident? This code runs in an executor, "
+            "which belongs to a session already."
+        )
+    if sessions.session is not None:
+        raise RuntimeError(
+            "Maybe you called ray.init twice by accident? A session is open "
+            f"({sessions.session.name}); call shutdown() first, or pass "
+            "ignore_reinit_error=True."
+        )
+    options = InitOptions.validate(
+        address=address,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        resources=resources,
+        labels=labels,
+        object_store_memory=object_store_memory,
+        local_mode=local_mode,
+        include_dashboard=include_dashboard,
+        dashboard_host=dashboard_host,
+        dashboard_port=dashboard_port,
+        job_config=job_config,
+        configure_logging=configure_logging,
+        logging_level=logging_level,
+        logging_format=logging_format,
+        logging_config=logging_config,
+        log_to_driver=log_to_driver,
+        namespace=namespace,
+        runtime_env=runtime_env,
+        enable_resource_isolation=enable_resource_isolation,
+        cgroup_path=cgroup_path,
+        system_reserved_cpu=system_reserved_cpu,
+        system_reserved_memory=system_reserved_memory,
+        proxy_server_url=proxy_server_url,
+        **kwargs,
+    )
+    return RayContext(sessions.open_session(options))
+
+
+def shutdown(
+    wait_for_processes: bool = False, _exiting_interpreter: bool = False
+) -> None:
+    """End the session; does nothing when none is open.
+
+    Args:
+        wait_for_processes: accepted as in Ray; the end always waits for them.
+        _exiting_interpreter: as in Ray.
+    """
+    peer = current.peer
+    if peer is not None and peer.executor is not None:
+        raise RuntimeError("shutdown() cannot be called in a task or an actor")
+    sessions.close_session()
+
+
+def is_initialized() -> bool:
+    """True while a session is open."""
+    return current.peer is not None
+
+
+def put(
+    value: Any, *, _owner: Any = None, _tensor_transport: str | None = None
+) -> ObjectRef:
+    """Store a value and return a reference to it.
+
+    Args:
+        value: anything that can be pickled, except an ObjectRef.
+        _owner: gone from Ray; raises.
+        _tensor_transport: not supported; raises.
+
+    Raises:
+        TypeError: the value is an ObjectRef or cannot be pickled.
+        ObjectStoreFullError: there is no room for it.
+    """
+    peer = current.require_peer()
+    if _owner is not None:
+        raise ValueError("put(): _owner is not supported; create the value in the owner")
+    if _tensor_transport not in (None, "object_store", "OBJECT_STORE"):
+        raise ValueError(
+            f"put(): _tensor_transport={_tensor_transport!r} is not supported; leave "
+            "it out, arrays are shared through the node store"
+        )
+    if isinstance(value, ObjectRef):
+        raise TypeError(
+            "Calling 'put' on an ray.ObjectRef is not allowed. To store the reference "
+            "itself, put it into a list."
+        )
+    if isinstance(value, ObjectRefGenerator):
+        raise TypeError(
+            "Calling 'put' on an ObjectRefGenerator is not allowed: You cannot return "
+            "or pass a generator to other task. Put its references instead."
+        )
+    try:
+        return peer.objects.put(value)
+    except (exceptions.RayError, MemoryError):
+        raise
+    except Exception as error:
+        text = describe_failure(value, error)
+        raise TypeError(f"Could not serialize the put value {value!r:.200}: {text}") from error
+
+
+def get(
+    object_refs: Any, *, timeout: float | None = None, _use_object_store: bool = False
+) -> Any:
+    """The value of a reference, or a list of values.
+
+    Args:
+        object_refs: an ObjectRef, or a list of them.
+        timeout: seconds; None waits for ever, 0 only looks.
+        _use_object_store: accepted as in Ray; values are always found where they are.
+
+    Raises:
+        GetTimeoutError: a value was not there in time.
+        RayTaskError: a call failed; also an instance of what it raised.
+    """
+    peer = current.require_peer()
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"The 'timeout' argument must be >= 0, not {timeout}")
+    if type(object_refs) is ObjectRef:
+        return peer.objects.get((object_refs,), timeout)[0]
+    if isinstance(object_refs, ObjectRef):
+        return peer.objects.get((object_refs,), timeout)[0]
+    if isinstance(object_refs, ObjectRefGenerator):
+        return object_refs
+    if not isinstance(object_refs, list):
+        if hasattr(object_refs, "__rayshim_get__"):
+            return object_refs.__rayshim_get__(timeout)
+        raise ValueError(
+            f"Invalid type of object refs, {type(object_refs)}, is given. "
+            "'object_refs' must either be an ObjectRef or a list of ObjectRefs."
+        )
+    for ref in object_refs:
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(
+                f"Attempting to call `get` on the value {ref!r:.200}, which is not an "
+                "ray.ObjectRef."
+            )
+    if not object_refs:
+        return []
+    return peer.objects.get(object_refs, timeout)
+
+
+def wait(
+    ray_waitables: list[Any],
+    *,
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[Any], list[Any]]:
+    """Split references into those that are ready and those that are not.
+
+    Args:
+        ray_waitables: distinct ObjectRefs or ObjectRefGenerators.
+        num_returns: how many must be ready before it returns, >= 1.
+        timeout: seconds; None waits for ever, 0 only looks.
+        fetch_local: accepted as in Ray; on one node every value is local.
+
+    Returns:
+        Two lists in the order given; the first has at most ``num_returns``.
+
+    Raises:
+        TypeError: not a list of references.
+        ValueError: duplicates, or a number out of range.
+    """
+    peer = current.require_peer()
+    if isinstance(ray_waitables, (ObjectRef, ObjectRefGenerator)):
+        raise TypeError(
+            "wait() expected a list of ray.ObjectRef or ObjectRefGenerator, got a "
+            f"single {type(ray_waitables).__name__}"
+        )
+    if not isinstance(ray_waitables, list):
+        raise TypeError(
+            "wait() expected a list of ray.ObjectRef or ObjectRefGenerator, got "
+            f"{type(ray_waitables)}"
+        )
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"The 'timeout' argument must be nonnegative, not {timeout}")
+    for item in ray_waitables:
+        if not isinstance(item, (ObjectRef, ObjectRefGenerator)):
+            raise TypeError(
+                "wait() expected a list of ray.ObjectRef or ObjectRefGenerator, got a "
+                f"list with {type(item)}"
+            )
+    if not ray_waitables:
+        return [], []
+    if len(set(ray_waitables)) != len(ray_waitables):
+        raise ValueError("Wait requires a list of unique ray_waitables.")
+    if num_returns <= 0:
+        raise ValueError(f"Invalid number of objects to return: {num_returns}.")
+    if num_returns > len(ray_waitables):
+        raise ValueError(
+            f"num_returns cannot be greater than the number of ray_waitables: "
+            f"{num_returns} > {len(ray_waitables)}."
+        )
+    if any(isinstance(item, ObjectRefGenerator) for item in ray_waitables):
+        return peer.objects.wait_mixed(ray_waitables, num_returns, timeout)
+    return peer.objects.wait(ray_waitables, num_returns, timeout)
+
+
+def cancel(ray_waitable: Any, *, force: bool = False, recursive: bool = True) -> None:
+    """Cancel the call that makes a value; no effect if it has ended.
+
+    Args:
+        ray_waitable: an ObjectRef or ObjectRefGenerator of the call.
+        force: kill the executor that runs it; not for actors.
+        recursive: also cancel what the call has submitted.
+
+    Raises:
+        TypeError: not a reference.
+        ValueError: ``force`` for an actor's method.
+    """
+    if isinstance(ray_waitable, ObjectRefGenerator):
+        ray_waitable = ray_waitable.completed()
+    if not isinstance(ray_waitable, ObjectRef):
+        raise TypeError(
+            "ray.cancel() only supported for object refs. For actors, call ray.kill(); "
+            f"got {type(ray_waitable)}"
+        )
+    peer = current.require_peer()
+    object_id = ray_waitable._bytes
+    if force and not ray_waitable.task_id().actor_id().binary().startswith(b"\xff" * 12):
+        raise ValueError("force=True is not supported for actor tasks.")
+    peer.objects.lookup((ray_waitable,))
+    peer.tasks.cancel(object_id, ray_waitable._owner, force, recursive)
+
+
+def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+    """Kill an actor at once; its calls under way fail.
+
+    Args:
+        actor: a handle.
+        no_restart: False uses one of its restarts.
+
+    Raises:
+        ValueError: not an actor handle.
+    """
+    if not isinstance(actor, ActorHandle):
+        raise ValueError(
+            f"ray.kill() only supported for actors. For tasks, try ray.cancel(). Got: "
+            f"{type(actor)}."
+        )
+    peer = current.require_peer()
+    with peer.lock:
+        peer.raylet.send(m.KillActor(actor._id, no_restart))
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """The handle of a named actor.
+
+    Args:
+        name: its name.
+        namespace: where to look; default: this job's.
+
+    Raises:
+        ValueError: no living actor has the name there.
+    """
+    if not isinstance(name, (str, type(None))):
+        raise TypeError(f"name must be a string, not {type(name)}")
+    if not name:
+        raise ValueError("Please supply a non-empty value to get_actor")
+    if namespace is not None:
+        if not isinstance(namespace, str):
+            raise TypeError(f"namespace must be a string, not {type(namespace)}")
+        if not namespace:
+            raise ValueError('"" is not a valid namespace. Use None for the current one.')
+    peer = current.require_peer()
+    found = find_actor(peer, name, namespace or peer.namespace)
+    if found is None:
+        raise ValueError(
+            f"Failed to look up actor with name '{name}' in namespace "
+            f"{namespace or peer.namespace!r}. It was not created, has died, or lives "
+            "in another namespace."
+        )
+    return found
+
+
+def remote(*args: Any, **kwargs: Any) -> Any:
+    """Make a remote function or actor class: ``@remote`` or ``@remote(num_cpus=2)``.
+
+    Raises:
+        TypeError, ValueError, AssertionError: as Ray does for wrong use.
+    """
+    if len(args) == 1 and not kwargs and callable(args[0]):
+        return _make_remote(args[0], {})
+    assert not args and kwargs, (
+        "The @ray.remote decorator must be applied either with no arguments and no "
+        "parentheses, for example '@ray.remote', or with keyword arguments only, like "
+        "'@ray.remote(num_returns=2, resources={\"gpu\": 1})'."
+    )
+    return lambda target: _make_remote(target, kwargs)
+
+
+def _make_remote(target: Any, options: dict[str, Any]) -> Any:
+    if isinstance(target, (RemoteFunction, ActorClass)):
+        raise TypeError("The @ray.remote decorator was applied twice to the same thing.")
+    if inspect.isfunction(target) or _is_builtin_function(target):
+        if inspect.iscoroutinefunction(target):
+            raise ValueError(
+                "'async def' should not be used for remote tasks. You can wrap the async "
+                "function with `asyncio.run(f())`, or make it a method of an actor."
+            )
+        generator = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(
+            target
+        )
+        return RemoteFunction(
+            target, TaskOptions.validated(is_generator=generator, **options)
+        )
+    if inspect.isclass(target):
+        return modify_class(target, ActorOptions.validated(**options))
+    raise TypeError(
+        "The @ray.remote decorator must be applied to either a function or a class."
+    )
+
+
+def _is_builtin_function(target: Any) -> bool:
+    return inspect.isbuiltin(target) or type(target).__name__ in (
+        "cython_function_or_method",
+        "builtin_function_or_method",
+    )
+
+
+def method(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    """Set options of an actor's method: ``@ray.method(num_returns=2)``.
+
+    Raises:
+        AssertionError: an unknown keyword.
+    """
+    if len(args) == 1 and not kwargs and callable(args[0]):
+        return args[0]  # type: ignore[no-any-return]
+    assert not args, "@ray.method takes keyword arguments only"
+    options = MethodOptions.for_decorator(**kwargs)
+
+    def decorate(function: Any) -> Any:
+        setattr(function, METHOD_OPTIONS, options)
+        return function
+
+    return decorate
+
+
+def _require_started() -> Any:
+    if current.peer is None:
+        raise exceptions.RaySystemError(
+            "Ray has not been started yet. Call ray.init() first, before ray.init() "
+            "there is nothing to look at."
+        )
+    return current.peer
+
+
+def nodes() -> list[dict[str, Any]]:
+    """One dict for each node, as Ray's."""
+    rows: list[dict[str, Any]] = _require_started().request("nodes")
+    return rows
+
+
+def cluster_resources() -> dict[str, float]:
+    """Resource name -> total of all nodes."""
+    totals: dict[str, float] = _require_started().request("cluster_resources")
+    return totals
+
+
+def available_resources() -> dict[str, float]:
+    """Resource name -> amount that no lease holds; used-up names are left out."""
+    free: dict[str, float] = _require_started().request("available_resources")
+    return free
+
+
+def get_gpu_ids() -> list[int] | list[str]:
+    """Indices of the GPUs that the running call may use."""
+    peer = current.require_peer()
+    call = current.call.get()
+    if call is None and peer.executor is not None:
+        call = peer.executor.any_context()
+    if call is None or call.lease is None:
+        return []
+    return list(call.lease.gpu_ids)
+
+
+def timeline(filename: str | None = None) -> Any:
+    """Not supported yet."""
+    raise NotImplementedError(
+        "timeline() is not supported yet; use explain() and the log files"
+    )
+
+
+def explain(target: Any) -> str:
+    """Say why a value or an actor is not there yet, with numbers.
+
+    Args:
+        target: an ObjectRef or an ActorHandle.
+
+    Raises:
+        TypeError: neither.
+    """
+    peer = current.require_peer()
+    from rayshim._core import blocking
+
+    if isinstance(target, ObjectRefGenerator):
+        target = target.completed()
+    if isinstance(target, ActorHandle):
+        lines = peer.request("explain", {"lease_ids": [], "actor_ids": [target._id]})
+        client = target._connect(peer)
+        waiting = len(client.queue)
+        head = (
+            f"Actor({client.class_name}, {target._id.hex()}) is "
+            f"{client.queue.state.value}; {waiting} calls of this process wait for it."
+        )
+        return " ".join([head, *lines])
+    if not isinstance(target, ObjectRef):
+        raise TypeError(f"explain() takes an ObjectRef or ActorHandle, not {type(target)}")
+    (entry,) = peer.objects.lookup((target,))
+    if entry.value is not None:
+        if entry.value.kind == m.ERROR:
+            error = failures.load_error(entry.value)
+            return f"ObjectRef({target.hex()}) failed: {error}"
+        return f"ObjectRef({target.hex()}) is ready."
+    return blocking.reason(peer, entry, ask=True)

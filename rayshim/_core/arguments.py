@@ -1,0 +1,142 @@
+"""Arguments of a call: what travels inline, what by reference, what is waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rayshim._core.refs import ObjectRef
+from rayshim._core.serialization import IMMUTABLE, Serialized, serialize
+from rayshim._core.unpicklable import describe_failure
+from rayshim.adapters.wire import messages as m
+
+if TYPE_CHECKING:
+    from rayshim._core.peer import Peer
+
+#: ``Dependency.position`` of the whole ``(args, kwargs)`` kept in the store.
+ALL_ARGUMENTS = -2
+
+
+class Encoded:
+    """The arguments of one call, ready to be put into its spec."""
+
+    __slots__ = ("buffers", "data", "dependencies", "nested")
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.buffers: list[bytes] = []
+        #: (position, keyword, reference) of each value that must be known first.
+        self.dependencies: list[tuple[int, str, ObjectRef]] = []
+        #: References inside the arguments.
+        self.nested: list[ObjectRef] = []
+
+
+#: What a call without arguments has; never changed.
+NOTHING = Encoded()
+
+
+def encode(
+    peer: Peer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Encoded:
+    """Encode arguments as they are now; later changes of them are not seen.
+
+    Raises:
+        TypeError: an argument cannot be pickled; the text leads to the culprit.
+    """
+    if not args and not kwargs:
+        return NOTHING
+    encoded = Encoded()
+    plain = True
+    for value in args:
+        if type(value) not in IMMUTABLE:
+            plain = False
+            break
+    if not plain or kwargs:
+        args, kwargs = _replace_references(encoded, args, kwargs)
+    try:
+        serialized = serialize((args, kwargs))
+    except Exception as error:
+        raise _explain(name, args, kwargs, error) from error
+    encoded.nested = serialized.refs
+    if serialized.total_bytes <= peer.settings.inline_limit_bytes:
+        encoded.data = serialized.stream
+        if serialized.buffers:
+            encoded.buffers = [bytes(buffer) for buffer in serialized.buffers]
+    else:
+        encoded.dependencies.append((ALL_ARGUMENTS, "", _store(peer, serialized)))
+    return encoded
+
+
+def _replace_references(
+    encoded: Encoded, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    found = encoded.dependencies
+    for position, value in enumerate(args):
+        if isinstance(value, ObjectRef):
+            found.append((position, "", value))
+    for key, value in kwargs.items():
+        if isinstance(value, ObjectRef):
+            found.append((-1, key, value))
+    if found:
+        args = tuple(None if isinstance(v, ObjectRef) else v for v in args)
+        kwargs = {
+            k: None if isinstance(v, ObjectRef) else v for k, v in kwargs.items()
+        }
+    return args, kwargs
+
+
+def _store(peer: Peer, serialized: Serialized) -> ObjectRef:
+    return peer.objects.put_serialized(serialized)
+
+
+def _explain(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> Exception:
+    for value in [*args, *kwargs.values()]:
+        try:
+            serialize(value)
+        except Exception as reason:
+            text = describe_failure(value, reason)
+            return TypeError(f"Could not serialize the argument {value!r} of {name}: {text}")
+    return TypeError(f"Could not serialize the arguments of {name}: {error}")
+
+
+def fill(
+    peer: Peer, spec: m.TaskSpec, encoded: Encoded, address: str
+) -> list[tuple[bytes, int]]:
+    """Put dependencies and nested references into a spec that goes to ``address``.
+
+    Under the lock, and with every dependency known. An empty ``address`` means a process
+    that is not known yet: nothing is lent, the caller keeps the references alive.
+
+    Returns:
+        The lends made: (object id, lend number).
+    """
+    objects = peer.objects
+    table = objects.table
+    lends: list[tuple[bytes, int]] = []
+    if encoded.dependencies:
+        filled = []
+        for position, keyword, ref in encoded.dependencies:
+            entry = objects.entries[ref._bytes]
+            payload = objects.relend(entry.value, address)
+            lends += [(n.object_id, n.lend) for n in payload.nested if n.lend]
+            owner = ref._owner or peer.address
+            lend = 0
+            if payload.segment is not None and address and owner != address:
+                lend = table.lend(ref._bytes, address)
+                lends.append((ref._bytes, lend))
+            filled.append(
+                m.Dependency(ref._bytes, position, keyword, payload, owner, lend)
+            )
+        spec.dependencies = filled
+    if encoded.nested:
+        nested = []
+        for ref in encoded.nested:
+            owner = ref._owner or peer.address
+            lend = 0
+            if address and owner != address and ref._bytes in objects.entries:
+                lend = table.lend(ref._bytes, address)
+                lends.append((ref._bytes, lend))
+            nested.append(m.Nested(ref._bytes, owner, lend))
+        spec.nested = nested
+    return lends

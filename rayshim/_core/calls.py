@@ -1,0 +1,134 @@
+"""Records of the calls that this process submitted and waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rayshim._core.arguments import Encoded
+from rayshim.adapters.wire import messages as m
+
+if TYPE_CHECKING:
+    from rayshim.lineage.dispatch import LeaseSlot, SchedulingClass
+
+
+class FunctionRecord:
+    """A pickled function or class, as it was at its first ``.remote()``."""
+
+    __slots__ = ("blob", "key", "message", "name", "qualified_name")
+
+    def __init__(self, key: bytes, blob: bytes, name: str, qualified: str) -> None:
+        self.key = key
+        self.blob = blob
+        self.name = name
+        #: ``module.name``, as the runtime context shows it.
+        self.qualified_name = qualified
+        self.message = m.RegisterFunction(key, blob, qualified)
+
+
+class CallRecord:
+    """One submitted call, from ``.remote()`` to its result.
+
+    The references of the arguments are held by ``encoded`` (which has the
+    ObjectRefs themselves), so that they live until the call has ended.
+    """
+
+    __slots__ = (
+        "actor",
+        "attempt",
+        "cancelled",
+        "encoded",
+        "function",
+        "handle_ref",
+        "lends",
+        "missing",
+        "name",
+        "parent",
+        "retries_left",
+        "retry_exceptions",
+        "return_ids",
+        "scheduling",
+        "slot",
+        "spec",
+        "stream",
+        "task_id",
+        "waiting_for",
+    )
+
+    def __init__(
+        self,
+        spec: m.TaskSpec,
+        encoded: Encoded,
+        return_ids: list[bytes],
+        retries: int,
+    ) -> None:
+        self.spec = spec
+        self.task_id = spec.task_id
+        self.name = spec.name
+        self.encoded = encoded
+        self.return_ids = return_ids
+        #: Further runs allowed after a failure; -1: without limit.
+        self.retries_left = retries
+        #: False, True, or the exception types that are retried.
+        self.retry_exceptions: Any = False
+        self.attempt = 0
+        #: Dependencies whose value is not known yet.
+        self.missing = 0
+        #: One of them, for explanations.
+        self.waiting_for = b""
+        #: The id of the call that submitted this one; empty in a driver.
+        self.parent = b""
+        self.cancelled = False
+        self.function: FunctionRecord | None = None
+        self.scheduling: SchedulingClass | None = None
+        self.slot: LeaseSlot | None = None
+        #: The client of the actor, for a method call.
+        self.actor: Any = None
+        #: Counts the actor's handle while the call is under way.
+        self.handle_ref: Any = None
+        self.stream: Any = None
+        #: Lends made when it was pushed: (object id, number).
+        self.lends: list[tuple[bytes, int]] = []
+
+    @property
+    def ready(self) -> bool:
+        """True when every argument is known."""
+        return self.missing == 0
+
+    @property
+    def actor_id(self) -> bytes:
+        """Id of the actor whose method it calls; empty for a task."""
+        return self.actor.actor_id if self.actor is not None else b""
+
+    def lease_ids(self) -> list[bytes]:
+        """Lease requests that this call waits for."""
+        if self.scheduling is None or self.slot is not None:
+            return []
+        return list(self.scheduling.requested)
+
+    def return_dropped(self, object_id: bytes) -> None:
+        """Nobody refers to a return value any more; the call runs all the same."""
+
+    def describe(self) -> str:
+        """Where the call is, for people."""
+        kind = f"method {self.name}" if self.actor is not None else f"task {self.name}"
+        if self.missing:
+            return (
+                f"{kind} waits for {self.missing} of its arguments, first "
+                f"ObjectRef({self.waiting_for.hex()[:16]}...)"
+            )
+        if self.actor is not None:
+            return f"{kind} {self.actor.describe_call(self)}"
+        slot, scheduling = self.slot, self.scheduling
+        if slot is not None:
+            ahead = list(slot.inflight).index(self.task_id)
+            where = f"executor pid {slot.pid}"
+            if ahead:
+                return f"{kind} is pushed to {where}, behind {ahead} calls"
+            return f"{kind} runs on {where}"
+        if scheduling is None:
+            return f"{kind} is being submitted"
+        return (
+            f"{kind} waits for a lease of {scheduling.label}: {len(scheduling.queue)} "
+            f"calls queued, {len(scheduling.slots)} leases held, "
+            f"{len(scheduling.requested)} requested"
+        )

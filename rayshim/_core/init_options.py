@@ -1,0 +1,313 @@
+"""The parameters of ``init``: checked, and completed from the machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from rayshim.settings import Settings
+
+#: Ray's lower bound of ``object_store_memory``.
+MIN_STORE_BYTES = 75 * 1024 * 1024
+MAX_STORE_BYTES = 200 * 10**9
+STORE_FRACTION = 0.3
+
+#: Parameters that belong to later stages -> what to do instead.
+_UNSUPPORTED = {
+    "enable_resource_isolation": "limit the process with a cgroup of its own",
+    "cgroup_path": "limit the process with a cgroup of its own",
+    "system_reserved_cpu": "pass a smaller num_cpus",
+    "system_reserved_memory": "pass a smaller _memory",
+    "proxy_server_url": "use the machine's own proxy settings",
+    "logging_config": "configure the logging module in a task or an actor",
+    "dashboard_port": "look at the session with nodes() and explain()",
+    "_redis_max_memory": "leave it out: there is no Redis",
+    "_plasma_directory": "leave it out: the store lives in /dev/shm",
+    "_tracing_startup_hook": "start the tracer in a task or an actor",
+    "_metrics_export_port": "leave it out: there is no metrics endpoint",
+    "_redis_username": "leave it out: there is no Redis",
+    "_redis_password": "leave it out: there is no Redis",
+    "storage": "pass absolute paths to what needs storage",
+    "_cluster_id": "leave it out",
+    "object_spilling_directory": "raise object_store_memory",
+}
+_RUNTIME_ENV_LATER = (
+    "working_dir",
+    "py_modules",
+    "py_executable",
+    "pip",
+    "uv",
+    "conda",
+    "container",
+    "image_uri",
+    "worker_process_setup_hook",
+    "nsight",
+    "rocprof_sys",
+    "java_jars",
+)
+
+
+@dataclass
+class InitOptions:
+    """What a session is started with."""
+
+    resources: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    namespace: str = ""
+    env_vars: dict[str, str] = field(default_factory=dict)
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    log_to_driver: bool = True
+    temp_dir: str | None = None
+    settings: Settings = field(default_factory=Settings.from_environment)
+
+    @classmethod
+    def validate(
+        cls,
+        *,
+        address: str | None = None,
+        num_cpus: int | None = None,
+        num_gpus: int | None = None,
+        resources: dict[str, float] | None = None,
+        labels: dict[str, str] | None = None,
+        object_store_memory: int | None = None,
+        local_mode: bool = False,
+        include_dashboard: bool | None = None,
+        dashboard_host: str = "127.0.0.1",
+        job_config: Any = None,
+        configure_logging: bool = True,
+        logging_level: Any = "info",
+        logging_format: str | None = None,
+        log_to_driver: bool | None = None,
+        namespace: str | None = None,
+        runtime_env: Any = None,
+        **more: Any,
+    ) -> InitOptions:
+        """Check the parameters of ``init``.
+
+        Raises:
+            TypeError, ValueError, AssertionError, RuntimeError: as Ray does, naming
+                the parameter.
+            NotImplementedError: a parameter that is not supported, with what to do.
+        """
+        if local_mode:
+            raise RuntimeError(
+                "local_mode is gone from Ray's API; leave it out, and debug with "
+                "num_cpus=1 or call the plain function"
+            )
+        _check_address(address)
+        if include_dashboard:
+            raise _unsupported("include_dashboard", "leave it out or pass False")
+        if dashboard_host != "127.0.0.1":
+            raise _unsupported("dashboard_host", "leave it out: there is no dashboard")
+        temp_dir = more.pop("_temp_dir", None)
+        memory = more.pop("_memory", None)
+        system_config = more.pop("_system_config", None)
+        node_name = more.pop("_node_name", None)
+        more.pop("_skip_env_hook", None)
+        node_ip = more.pop("_node_ip_address", None)
+        if node_ip not in (None, "127.0.0.1", "localhost"):
+            raise _unsupported("_node_ip_address", "leave it out: sessions are local")
+        driver_level = more.pop("_driver_object_store_memory", None)
+        if driver_level is not None:
+            raise _unsupported("_driver_object_store_memory", "leave it out")
+        for name, value in more.items():
+            if name not in _UNSUPPORTED:
+                raise RuntimeError(f"Unknown keyword argument(s): {name}")
+            if value:
+                raise _unsupported(name, _UNSUPPORTED[name])
+        options = cls(settings=Settings.from_environment(system_config))
+        options.resources = _resources(
+            num_cpus, num_gpus, resources, object_store_memory, memory
+        )
+        options.labels = _labels(labels)
+        if node_name is not None:
+            options.labels["rayshim.io/node-name"] = str(node_name)
+        options.temp_dir = temp_dir
+        env = runtime_env
+        if job_config is not None:
+            namespace = namespace or getattr(job_config, "ray_namespace", None)
+            env = env or getattr(job_config, "runtime_env", None)
+        options.namespace = _namespace(namespace)
+        options.runtime_env = runtime_env_fields(env)
+        options.env_vars = dict(options.runtime_env.get("env_vars") or {})
+        if log_to_driver is not None:
+            options.log_to_driver = bool(log_to_driver)
+        if configure_logging:
+            _configure_logging(logging_level, logging_format)
+        return options
+
+
+def runtime_env_fields(env: Any) -> dict[str, Any]:
+    """A runtime_env as a plain dict, checked.
+
+    Raises:
+        TypeError: it is no mapping, or an ``env_vars`` entry is no text.
+        NotImplementedError: a field that this version does not build.
+    """
+    if env is None:
+        return {}
+    if hasattr(env, "to_dict"):
+        env = env.to_dict()
+    if not isinstance(env, dict):
+        raise TypeError(f"runtime_env must be a dict or RuntimeEnv, not {type(env)}")
+    for name in _RUNTIME_ENV_LATER:
+        if env.get(name):
+            raise NotImplementedError(
+                f"runtime_env field {name!r} is not supported yet; install what the "
+                "program needs in the environment of this process, which executors "
+                "share (env_vars is supported)"
+            )
+    variables = env.get("env_vars")
+    if variables is not None:
+        if not isinstance(variables, dict):
+            raise TypeError(f"env_vars must be a dict of text, not {type(variables)}")
+        for key, value in variables.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(
+                    f"env_vars must map text to text, got {key!r}: {value!r} "
+                    f"({type(value).__name__})"
+                )
+    return dict(env)
+
+
+def _unsupported(name: str, instead: str) -> NotImplementedError:
+    return NotImplementedError(f"init(): {name} is not supported; {instead}")
+
+
+def _check_address(address: str | None) -> None:
+    if address is None:
+        address = os.environ.get("RAY_ADDRESS") or None
+    if address is None or address == "local":
+        return
+    if not isinstance(address, str):
+        raise TypeError(f"address must be text, not {type(address)}")
+    if address != "auto" and "://" not in address:
+        if not re.fullmatch(r"\[?[\w.:-]+\]?:\d+", address):
+            raise ValueError(
+                f"Invalid address format: {address!r}; expected 'local', 'auto' or "
+                "'host:port'"
+            )
+    raise ConnectionError(
+        f"address={address!r}: joining a running cluster is not supported yet. Leave "
+        "address (and RAY_ADDRESS) out to start a session on this machine."
+    )
+
+
+def _namespace(namespace: str | None) -> str:
+    if namespace is None:
+        return ""
+    if not isinstance(namespace, str):
+        raise TypeError(f"namespace must be None or a string, not {type(namespace)}")
+    if not namespace:
+        raise ValueError('"" is not a valid namespace. Use None for an anonymous one.')
+    return namespace
+
+
+def _whole(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    assert isinstance(value, (int, float)) and not isinstance(value, bool), (
+        f"{name} must be a number, not {value!r}"
+    )
+    if value < 0:
+        raise ValueError(f"{name} must be nonnegative, not {value}")
+    if name != "custom" and value != int(value):
+        raise ValueError(f"{name} must be a whole number, not {value}: whole numbers")
+    return float(value)
+
+
+def _resources(
+    num_cpus: Any, num_gpus: Any, custom: Any, store: Any, memory: Any
+) -> dict[str, float]:
+    out: dict[str, float] = {}
+    cpus = _whole("num_cpus", num_cpus)
+    gpus = _whole("num_gpus", num_gpus)
+    out["CPU"] = float(_machine_cpus()) if cpus is None else cpus
+    gpu_count = float(_machine_gpus()) if gpus is None else gpus
+    if gpu_count:
+        out["GPU"] = gpu_count
+    total, free = _machine_memory()
+    if store is None:
+        store = min(int(free * STORE_FRACTION), MAX_STORE_BYTES, _shm_bytes(total))
+        store = max(store, MIN_STORE_BYTES)
+    elif store < MIN_STORE_BYTES:
+        raise ValueError(
+            f"object_store_memory is {store} bytes; it must be at least "
+            f"{MIN_STORE_BYTES} (75 MiB)"
+        )
+    out["object_store_memory"] = float(store)
+    out["memory"] = float(memory if memory is not None else max(0, free - store))
+    for name, amount in (custom or {}).items():
+        assert name not in ("CPU", "GPU", "memory", "object_store_memory"), (
+            f"resources may not contain {name!r}: use the parameter of its own"
+        )
+        value = _whole("custom", amount)
+        if value:
+            out[str(name)] = value
+    return out
+
+
+def _labels(labels: Any) -> dict[str, str]:
+    if labels is None:
+        return {}
+    if not isinstance(labels, dict):
+        raise TypeError(f"labels must be a dict of text, not {type(labels)}")
+    for key, value in labels.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"labels must map text to text, got {key!r}: {value!r}")
+    return dict(labels)
+
+
+def _machine_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _machine_gpus() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip()])
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0
+
+
+def _machine_memory() -> tuple[int, int]:
+    """Total and available bytes."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return memory.total, memory.available
+
+
+def _shm_bytes(default: int) -> int:
+    try:
+        stat = os.statvfs("/dev/shm")
+    except OSError:
+        return default
+    return int(stat.f_bavail * stat.f_frsize * 0.95)
+
+
+def _configure_logging(level: Any, text_format: str | None) -> None:
+    logger = logging.getLogger("rayshim")
+    if isinstance(level, str):
+        number = logging.getLevelNamesMapping().get(level.upper())
+        if number is None:
+            raise ValueError(
+                f"logging_level {level!r} is unknown; use debug, info, warning, "
+                "error or critical"
+            )
+        level = number
+    logger.setLevel(level)
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(
+            logging.Formatter(
+                text_format or "%(asctime)s\t%(levelname)s -- %(message)s"
+            )
+        )
+        logger.addHandler(handler)
+        logger.propagate = False

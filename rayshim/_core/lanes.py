@@ -1,0 +1,279 @@
+"""How an executor runs its calls: one by one, on threads, or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rayshim import exceptions
+from rayshim._core import current
+from rayshim._core.running import ActorExit, CallContext
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.reactor import Channel
+
+if TYPE_CHECKING:
+    from rayshim._core.executor import Executor
+
+Construct = Callable[[], "m.Payload | None"]
+
+
+class Lane(Protocol):
+    """A way to run calls."""
+
+    def work_arrived(self) -> None:
+        """Calls were queued, or the executor is to leave (under the lock)."""
+
+    def interrupt(self, context: CallContext) -> None:
+        """Cancel a call that runs (under the lock)."""
+
+    def serve(self, construct: Construct) -> None:
+        """Construct the actor and run its calls; never returns."""
+
+
+class MainLane:
+    """One call at a time, in the main thread, in the order of arrival."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def work_arrived(self) -> None:
+        """The main thread looks at the queue when it has read the channels."""
+        if threading.current_thread() is not threading.main_thread():
+            self._executor.peer.reactor.notify()
+
+    def interrupt(self, context: CallContext) -> None:
+        """Signal the main thread."""
+        self._executor.interrupt_for = context.task_id
+        self._executor.interrupt_main()
+
+    def serve(self, construct: Construct) -> None:
+        """See :meth:`Lane.serve`."""
+        executor = self._executor
+        assert executor.actor is not None
+        error = construct()
+        if not executor.constructed(executor.actor, error):
+            return
+        reactor = executor.peer.reactor
+        while True:
+            reactor.wait(lambda: executor.run or executor.should_leave())
+            if executor.run:
+                executor._run_batch()
+            else:
+                executor.leave()
+
+
+class ThreadLane:
+    """A pool of threads for each concurrency group; order is not kept."""
+
+    def __init__(self, executor: Executor, limit: int, groups: dict[str, int]) -> None:
+        self._executor = executor
+        self._pools = {
+            name: ThreadPoolExecutor(count, thread_name_prefix=f"rayshim-{name}")
+            for name, count in {**groups, "": limit}.items()
+        }
+
+    def work_arrived(self) -> None:
+        """Hand queued calls to their pools; the main thread only waits."""
+        executor = self._executor
+        if executor.instance is None:
+            return
+        run = executor.run
+        while run:
+            channel, spec = run.popleft()
+            pool = self._pools.get(spec.concurrency_group) or self._pools[""]
+            executor.running.setdefault(
+                spec.task_id,
+                CallContext(channel, spec, executor.lease_of(channel)),
+            )
+            pool.submit(self._run, channel, spec)
+        if executor.should_leave():
+            executor.peer.reactor.notify()
+
+    def _run(self, channel: Channel, spec: m.TaskSpec) -> None:
+        executor = self._executor
+        waiting = executor.running.get(spec.task_id)
+        if waiting is not None and waiting.cancelled:
+            executor.running.pop(spec.task_id, None)
+            result = executor.runner.cancelled(channel, spec)
+        else:
+            result = executor.runner.run(channel, spec)
+        executor.answer(channel, result)
+        if executor.should_leave():
+            executor.peer.reactor.notify()
+
+    def interrupt(self, context: CallContext) -> None:
+        """A thread cannot be interrupted: the call sees ``is_canceled``."""
+
+    def serve(self, construct: Construct) -> None:
+        """See :meth:`Lane.serve`."""
+        executor = self._executor
+        assert executor.actor is not None
+        error = construct()
+        if not executor.constructed(executor.actor, error):
+            return
+        with executor.peer.lock:
+            self.work_arrived()
+        executor.peer.reactor.wait(executor.should_leave)
+        executor.leave()
+
+
+class AsyncLane:
+    """Coroutines in the main thread's event loop, which reads the channels itself."""
+
+    def __init__(self, executor: Executor, limit: int, groups: dict[str, int]) -> None:
+        self._executor = executor
+        self._limits = {**groups, "": limit}
+        self._semaphores: dict[str, asyncio.Semaphore] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scheduled = False
+        self._ready = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Answers of this turn of the loop.
+        self._answers: deque[tuple[Channel, m.Result]] = deque()
+
+    def work_arrived(self) -> None:
+        """Start queued calls in the loop's next turn."""
+        loop = self._loop
+        if loop is None or self._scheduled:
+            return
+        self._scheduled = True
+        if threading.current_thread() is threading.main_thread():
+            loop.call_soon(self._start_calls)
+        else:
+            loop.call_soon_threadsafe(self._start_calls)
+
+    def interrupt(self, context: CallContext) -> None:
+        """Cancel the coroutine."""
+        loop, task = self._loop, context.async_task
+        if loop is not None and task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    def serve(self, construct: Construct) -> None:
+        """See :meth:`Lane.serve`."""
+        asyncio.run(self._main(construct))
+
+    async def _main(self, construct: Construct) -> None:
+        executor = self._executor
+        assert executor.actor is not None
+        self._loop = asyncio.get_running_loop()
+        self._semaphores = {n: asyncio.Semaphore(c) for n, c in self._limits.items()}
+        error = construct()
+        if not executor.constructed(executor.actor, error):
+            return
+        self._ready = True
+        self._stopped = asyncio.Event()
+        reactor = executor.peer.reactor
+        reactor.hand_over()
+        self._loop.add_reader(reactor.fileno, self._readable)
+        with executor.peer.lock:
+            self.work_arrived()
+        await self._stopped.wait()
+        self._flush()
+        executor.leave()
+
+    def _readable(self) -> None:
+        self._executor.peer.reactor.read_now()
+
+    def _start_calls(self) -> None:
+        self._scheduled = False
+        if not self._ready:
+            return
+        executor = self._executor
+        assert self._loop is not None
+        run = executor.run
+        while run:
+            channel, spec = run.popleft()
+            context = CallContext(channel, spec, executor.lease_of(channel))
+            executor.running[spec.task_id] = context
+            task = self._loop.create_task(self._run(context))
+            context.async_task = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._maybe_stop()
+
+    def _maybe_stop(self) -> None:
+        if self._ready and self._executor.should_leave():
+            self._stopped.set()
+
+    async def _run(self, context: CallContext) -> None:
+        executor = self._executor
+        channel, spec = context.channel, context.spec
+        runner = executor.runner
+        semaphore = self._semaphores.get(spec.concurrency_group)
+        if semaphore is None:
+            semaphore = self._semaphores[""]
+        current.call.set(context)
+        try:
+            async with semaphore:
+                result = await self._invoke(context)
+        except asyncio.CancelledError:
+            result = runner.cancelled(channel, spec)
+        except exceptions.TaskCancelledError:
+            result = runner.cancelled(channel, spec)
+        finally:
+            executor.running.pop(spec.task_id, None)
+        if not self._answers:
+            assert self._loop is not None
+            self._loop.call_soon(self._flush)
+        self._answers.append((channel, result))
+
+    async def _invoke(self, context: CallContext) -> m.Result:
+        executor = self._executor
+        channel, spec = context.channel, context.spec
+        runner = executor.runner
+        try:
+            method = runner.function_of(spec)
+            args, kwargs = runner.arguments(channel, spec)
+            value = method(*args, **kwargs)
+            del args, kwargs
+            if inspect.isawaitable(value):
+                value = await value
+            if spec.num_returns < 0:
+                value = await self._stream_out(context, value)
+            return runner.succeeded(channel, spec, context, value)
+        except asyncio.CancelledError:
+            if context.cancelled:
+                raise
+            error = asyncio.CancelledError("a coroutine of the actor was cancelled")
+            return runner._failed(channel, spec, context, error, skip_frames=1)
+        except ActorExit as request:
+            self._flush()
+            executor.exit_actor(str(request.code))
+            raise AssertionError("unreachable") from None
+        except SystemExit as error:
+            self._flush()
+            runner._exit_process(error)
+            raise AssertionError("unreachable") from None
+        except BaseException as error:
+            args = kwargs = None  # type: ignore[assignment]
+            return runner._failed(channel, spec, context, error, skip_frames=1)
+
+    async def _stream_out(self, context: CallContext, value: Any) -> int:
+        runner = self._executor.runner
+        count = 0
+        if not hasattr(value, "__aiter__"):
+            return runner._stream_out(context, value)
+        async for item in value:
+            while not context.may_yield(count):
+                await asyncio.sleep(0.001)
+            if context.consumed < 0:
+                break
+            runner.send_item(context.channel, context.spec, count, item)
+            count += 1
+        return count
+
+    def _flush(self) -> None:
+        executor = self._executor
+        by_channel: dict[Channel, list[m.Result]] = {}
+        while self._answers:
+            channel, result = self._answers.popleft()
+            by_channel.setdefault(channel, []).append(result)
+        with executor.peer.lock:
+            for channel, results in by_channel.items():
+                channel.send(m.Results(results, 0.0))
+        self._maybe_stop()

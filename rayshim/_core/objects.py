@@ -1,0 +1,657 @@
+"""The objects of a process: put, get, wait, and the talk with owners and borrowers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from rayshim import exceptions
+from rayshim._core import blocking, failures
+from rayshim._core.refs import ObjectRef, dropped
+from rayshim._core.serialization import Serialized, deserialize, serialize
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.reactor import Channel
+from rayshim.lineage.references import ObjectEntry, ReferenceTable
+
+if TYPE_CHECKING:
+    from rayshim._core.peer import MessageHandler, Peer
+
+logger = logging.getLogger(__name__)
+
+#: Index that marks the id of a put object (return values count from 1).
+_PUT_INDEX = (0x80000001).to_bytes(4, "little")
+
+
+class ObjectPlane:
+    """Values by id, for the objects that this process owns or borrows."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.table = ReferenceTable(peer.address)
+        self.entries = self.table.entries
+        self.id_tail = b"\xff" * 12 + peer.job_id
+        self._inline_limit = peer.settings.inline_limit_bytes
+        #: Borrowed ids whose value was asked for and has not come.
+        self._fetching: set[bytes] = set()
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """The messages that this part handles."""
+        return {
+            m.Fetch: self._on_fetch,
+            m.Objects: self._on_objects,
+            m.Borrow: self._on_borrow,
+            m.BorrowAck: self._on_borrow_ack,
+            m.Release: self._on_release,
+            m.FreeSegments: self._on_free_segments,
+        }
+
+    # -- references ----------------------------------------------------------------
+
+    def adopt(self, object_id: bytes, owner: str) -> ObjectRef:
+        """A reference that was unpickled in this process."""
+        with self._peer.lock:
+            entry = self.entries.get(object_id)
+            if entry is None:
+                entry = self.table.receive(object_id, owner, "", 0)
+                if not entry.owner:
+                    entry.value = failures.lost(object_id, self._peer.address)
+                self.settle()
+                self._peer.arm_sweep()
+            entry.local += 1
+            return ObjectRef(object_id, entry.owner)
+
+    def pin_out_of_band(self, object_id: bytes) -> None:
+        """A reference was pickled where no count follows it: keep it for the job."""
+        with self._peer.lock:
+            if object_id in self.entries:
+                self.table.hold(object_id)
+
+    def collect(self) -> None:
+        """Take the references that were dropped since the last look off the counts."""
+        if not dropped:
+            return
+        with self._peer.lock:
+            drop = self.table.drop
+            pop = dropped.popleft
+            for _ in range(len(dropped)):
+                drop(pop())
+            self.settle()
+
+    def needs_sweep(self) -> bool:
+        """True while a dropped reference could free something."""
+        return bool(self.entries)
+
+    def settle(self) -> None:
+        """Carry out what the reference table decided (under the lock)."""
+        table = self.table
+        if table.freed:
+            freed, table.freed = table.freed, []
+            for entry in freed:
+                self._free(entry)
+        if table.releases:
+            releases, table.releases = table.releases, {}
+            for address, items in releases.items():
+                message = m.Release([i for i, _ in items], [n for _, n in items])
+                self._send_if_alive(address, message)
+        if table.borrows:
+            borrows, table.borrows = table.borrows, {}
+            for address, ids in borrows.items():
+                if not self._send_if_alive(address, m.Borrow(ids)):
+                    self._owner_died(address)
+
+    def _send_if_alive(self, address: str, message: Any) -> bool:
+        try:
+            self._peer.connect(address).send(message)
+        except ConnectionError:
+            return False
+        return True
+
+    def _free(self, entry: ObjectEntry) -> None:
+        value, entry.value = entry.value, None
+        if value is not None and value.segment is not None:
+            self._free_segment(value.segment)
+        if entry.task is not None:
+            task, entry.task = entry.task, None
+            task.return_dropped(entry.object_id)
+        self._peer.streams.generator_dropped(entry.object_id)
+
+    def _free_segment(self, segment: m.Segment) -> None:
+        peer = self._peer
+        if segment.creator == peer.address:
+            peer.store.recycle(segment.name)
+            return
+        channel = peer.known_channel(segment.creator)
+        if channel is not None:
+            channel.send(m.FreeSegments([segment.name]))
+        else:
+            peer.store.discard(segment)
+
+    # -- values in and out ---------------------------------------------------------
+
+    def pack(self, serialized: Serialized, borrower: str) -> m.Payload:
+        """Make a payload; its inner references are lent to ``borrower``.
+
+        Under the lock. ``borrower`` is empty for a value that stays here.
+        """
+        nested = []
+        if serialized.refs:
+            nested = [self._lend_ref(ref, borrower) for ref in serialized.refs]
+        if serialized.total_bytes <= self._inline_limit:
+            buffers = [bytes(buffer) for buffer in serialized.buffers]
+            return m.Payload(m.PICKLE, serialized.stream, buffers, nested)
+        segment = self._peer.store.write(serialized.stream, serialized.buffers)
+        return m.Payload(m.SEGMENT, b"", [], nested, segment)
+
+    def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
+        object_id = ref._bytes
+        owner = ref._owner or self._peer.address
+        if not borrower or borrower == owner or object_id not in self.entries:
+            return m.Nested(object_id, owner, 0)
+        return m.Nested(object_id, owner, self.table.lend(object_id, borrower))
+
+    def relend(self, payload: m.Payload, borrower: str) -> m.Payload:
+        """The payload as it goes to ``borrower``: each inner reference is lent anew."""
+        if not payload.nested:
+            return payload
+        nested = []
+        for item in payload.nested:
+            lend = 0
+            if borrower not in ("", item.owner) and item.object_id in self.entries:
+                lend = self.table.lend(item.object_id, borrower)
+            nested.append(m.Nested(item.object_id, item.owner, lend))
+        return m.Payload(
+            payload.kind, payload.data, payload.buffers, nested, payload.segment
+        )
+
+    def put(self, value: Any, call_site: str = "") -> ObjectRef:
+        """Store a value and return its reference."""
+        return self.put_serialized(serialize(value), call_site)
+
+    def put_serialized(self, serialized: Serialized, call_site: str = "") -> ObjectRef:
+        """Store a value that is serialized already."""
+        peer = self._peer
+        object_id = peer.unique() + self.id_tail + _PUT_INDEX
+        if serialized.total_bytes > self._inline_limit:
+            self.collect()
+            # The copy is long: make it outside the lock.
+            payload = m.Payload(
+                m.SEGMENT,
+                segment=peer.store.write(serialized.stream, serialized.buffers),
+            )
+        else:
+            payload = m.Payload(
+                m.PICKLE,
+                serialized.stream,
+                [bytes(buffer) for buffer in serialized.buffers],
+            )
+            if len(dropped) > 100:
+                self.collect()
+        with peer.lock:
+            entry = self.table.own(object_id)
+            entry.call_site = call_site
+            if serialized.refs:
+                payload.nested = [
+                    m.Nested(ref._bytes, ref._owner or peer.address)
+                    for ref in serialized.refs
+                ]
+                self.table.contain(entry, [n.object_id for n in payload.nested])
+            entry.value = payload
+            if payload.segment is not None:
+                peer.arm_sweep()
+        return ObjectRef(object_id)
+
+    def put_later(self, method: str, payload: Any, value: Any) -> ObjectRef:
+        """A reference to ``value`` that is ready when the control service answers."""
+        peer = self._peer
+        object_id = peer.unique() + self.id_tail + _PUT_INDEX
+        ready = self.pack(serialize(value), "")
+
+        def answered(response: m.Response) -> None:
+            entry = self.entries.get(object_id)
+            if entry is None:
+                return
+            if response.error:
+                error = exceptions.RaySystemError(
+                    RuntimeError(f"{method} failed: {response.error}")
+                )
+                self.complete(entry, failures.error_payload(error))
+            else:
+                self.complete(entry, ready)
+
+        with peer.lock:
+            self.table.own(object_id)
+            peer.request_later(method, payload, answered)
+        return ObjectRef(object_id)
+
+    def wait_mixed(
+        self, waitables: list[Any], num_returns: int, timeout_s: float | None
+    ) -> tuple[list[Any], list[Any]]:
+        """:meth:`wait` for a list with generators: ready when an item is there."""
+        peer = self._peer
+        looks: list[Callable[[], bool]] = []
+        missing = []
+        for item in waitables:
+            if isinstance(item, ObjectRef):
+                (entry,) = self.lookup((item,))
+                missing.append(entry)
+                looks.append(functools.partial(_is_known, entry))
+            else:
+                looks.append(item.has_next)
+
+        def enough() -> bool:
+            return sum(look() for look in looks) >= num_returns or peer.ended
+
+        with peer.lock:
+            self.fetch_unknown(missing)
+            peer.tasks.flush_all()
+            peer.actors.flush_all()
+        if timeout_s == 0:
+            peer.reactor.wait(lambda: False, time.monotonic())
+        else:
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            blocking.wait(peer, enough, missing, deadline)
+        ready: list[Any] = []
+        rest: list[Any] = []
+        for item, look in zip(waitables, looks, strict=True):
+            if len(ready) < num_returns and look():
+                ready.append(item)
+            else:
+                rest.append(item)
+        return ready, rest
+
+    def set_job(self, job_id: bytes) -> None:
+        """The process works for this job: new ids say so."""
+        self.id_tail = b"\xff" * 12 + job_id
+
+    def own_return(self, object_id: bytes, task: Any) -> ObjectRef:
+        """Enter a return value that a call will make (under the lock)."""
+        entry = self.table.own(object_id)
+        entry.task = task
+        return ObjectRef(object_id)
+
+    def store_value(self, object_id: bytes, payload: m.Payload, sender: str) -> None:
+        """A value that this process owns has arrived (under the lock)."""
+        entry = self.entries.get(object_id)
+        inner = self.receive_nested(payload, sender)
+        if entry is None or entry.value is not None:
+            # Nobody wants it any more, or it is the doubled result of a retry.
+            if payload.segment is not None:
+                self._free_segment(payload.segment)
+            for inner_id in inner:
+                self.table.drop(inner_id)
+            return
+        entry.contains = inner
+        self.complete(entry, payload)
+
+    def receive_nested(self, payload: m.Payload, sender: str) -> tuple[bytes, ...]:
+        """Borrow the references inside a payload; each is counted once."""
+        if not payload.nested:
+            return ()
+        ids = []
+        for item in payload.nested:
+            entry = self.table.receive(item.object_id, item.owner, sender, item.lend)
+            entry.local += 1
+            ids.append(item.object_id)
+        return tuple(ids)
+
+    def complete(self, entry: ObjectEntry, payload: m.Payload) -> None:
+        """The value of an entry is known: wake who waits (under the lock)."""
+        entry.value = payload
+        if payload.segment is not None:
+            self._peer.arm_sweep()
+        waiters, entry.waiters = entry.waiters, None
+        for waiter in waiters or ():
+            waiter(entry)
+
+    def when_known(
+        self, object_id: bytes, callback: Callable[[ObjectEntry], None]
+    ) -> None:
+        """Call back once the value is known, perhaps at once (under the lock)."""
+        entry = self.entries[object_id]
+        if entry.value is not None:
+            callback(entry)
+            return
+        if entry.waiters is None:
+            entry.waiters = []
+        entry.waiters.append(callback)
+        self.fetch_unknown((entry,))
+
+    def fetch_unknown(self, entries: Iterable[ObjectEntry]) -> None:
+        """Ask the owners for the values that this process does not have yet."""
+        wanted: dict[str, list[bytes]] = {}
+        for entry in entries:
+            if (
+                entry.owner
+                and entry.value is None
+                and entry.object_id not in self._fetching
+            ):
+                self._fetching.add(entry.object_id)
+                wanted.setdefault(entry.owner, []).append(entry.object_id)
+        for owner, ids in wanted.items():
+            if not self._send_if_alive(owner, m.Fetch(ids)):
+                self._owner_died(owner)
+
+    def value_of(self, entry: ObjectEntry) -> Any:
+        """Deserialize a known value.
+
+        Raises:
+            Exception: the error that the payload carries.
+        """
+        payload: m.Payload = entry.value
+        if payload.kind == m.PICKLE:
+            if not payload.buffers and not payload.nested:
+                return deserialize(payload.data, ())
+            return deserialize(payload.data, payload.buffers)
+        if payload.kind == m.SEGMENT:
+            return self.read_segment(entry.object_id, payload)
+        raise failures.to_raise(payload)
+
+    def read_segment(self, object_id: bytes, payload: m.Payload) -> Any:
+        """Map a large value; it stays in use while a view of it lives."""
+        segment = payload.segment
+        assert segment is not None
+        with self._peer.lock:
+            self.table.hold(object_id)
+        release = functools.partial(dropped.append, object_id)
+        try:
+            stream, buffers = self._peer.store.read(segment, release)
+        except FileNotFoundError:
+            release()
+            raise exceptions.ObjectLostError(
+                object_id.hex(), segment.creator, self.call_site(object_id)
+            ) from None
+        try:
+            return deserialize(stream, buffers)
+        finally:
+            del stream, buffers
+
+    # -- get and wait ----------------------------------------------------------------
+
+    def lookup(self, refs: Sequence[ObjectRef]) -> list[ObjectEntry]:
+        """The entries of references.
+
+        Raises:
+            ValueError: a reference belongs to a session that has ended.
+        """
+        entries = self.entries
+        try:
+            return [entries[ref._bytes] for ref in refs]
+        except KeyError as error:
+            raise ValueError(
+                f"ObjectRef({error.args[0].hex()}) does not belong to the session "
+                f"{self._peer.session}: it was made before the last shutdown() or in "
+                "another job. Values do not outlive their session; create it again."
+            ) from None
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Values of references, in order; the first failure in the list is raised.
+
+        Raises:
+            GetTimeoutError: a value was not there in time.
+        """
+        found = self.lookup(refs)
+        if any(entry.value is None for entry in found):
+            self.await_values(found, timeout_s)
+        return [self.value_of(entry) for entry in found]
+
+    def await_values(
+        self, entries: Sequence[ObjectEntry], timeout_s: float | None
+    ) -> None:
+        """Block until every value is known."""
+        peer = self._peer
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        missing = [entry for entry in entries if entry.value is None]
+        with peer.lock:
+            self.fetch_unknown(missing)
+            peer.tasks.flush_all()
+            peer.actors.flush_all()
+        position = 0
+        count = len(missing)
+
+        def done() -> bool:
+            nonlocal position
+            while position < count and missing[position].value is not None:
+                position += 1
+            return position == count or peer.ended
+
+        blocking.wait(peer, done, missing, deadline)
+        if position < count:
+            if peer.ended:
+                raise exceptions.RaySystemError(
+                    RuntimeError("the session was shut down during get()")
+                )
+            left = sum(1 for entry in missing if entry.value is None)
+            raise exceptions.GetTimeoutError(
+                f"Get timed out: {left} of {len(entries)} objects were not ready after "
+                f"{timeout_s:g} s. {blocking.reason(peer, missing[position])}"
+            )
+
+    def wait(
+        self, refs: list[ObjectRef], num_returns: int, timeout_s: float | None
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Split references into ready and not ready, in the order given."""
+        found = self.lookup(refs)
+        peer = self._peer
+
+        def count_ready() -> int:
+            return sum(1 for entry in found if entry.value is not None)
+
+        if count_ready() < num_returns and timeout_s != 0:
+            missing = [entry for entry in found if entry.value is None]
+            with peer.lock:
+                self.fetch_unknown(missing)
+                peer.tasks.flush_all()
+                peer.actors.flush_all()
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            blocking.wait(
+                peer,
+                lambda: count_ready() >= num_returns or peer.ended,
+                missing,
+                deadline,
+            )
+        elif timeout_s == 0:
+            self._poll_once(found)
+        ready: list[ObjectRef] = []
+        rest: list[ObjectRef] = []
+        for ref, entry in zip(refs, found, strict=True):
+            if entry.value is not None and len(ready) < num_returns:
+                ready.append(ref)
+            else:
+                rest.append(ref)
+        return ready, rest
+
+    def _poll_once(self, found: Sequence[ObjectEntry]) -> None:
+        peer = self._peer
+        with peer.lock:
+            self.fetch_unknown(found)
+            peer.tasks.flush_all()
+            peer.actors.flush_all()
+        peer.reactor.wait(lambda: False, time.monotonic())
+
+    # -- futures ---------------------------------------------------------------------
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """See :meth:`ObjectRef.future`."""
+        future: Future[Any] = Future()
+        peer = self._peer
+        (entry,) = self.lookup((ref,))
+
+        def resolve() -> None:
+            try:
+                value = self.value_of(entry)
+            except BaseException as error:
+                self._set(future, error=error)
+            else:
+                self._set(future, value=value)
+
+        def known(_: ObjectEntry) -> None:
+            peer.reactor.deferred.append(resolve)
+
+        with peer.lock:
+            if entry.value is None:
+                self.table.hold(ref._bytes)  # the future is a use of its own
+                future.add_done_callback(lambda _: dropped.append(ref._bytes))
+                self.when_known(ref._bytes, known)
+                peer.tasks.flush_all()
+                peer.actors.flush_all()
+            waiting = entry.value is None
+        if waiting:
+            return future
+        peer.reactor.run_deferred()
+        if not future.done():
+            resolve()
+        return future
+
+    @staticmethod
+    def _set(
+        future: Future[Any], value: Any = None, error: BaseException | None = None
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def asyncio_future(self, ref: ObjectRef) -> asyncio.Future[Any]:
+        """See :meth:`ObjectRef.as_future`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        peer = self._peer
+        (entry,) = self.lookup((ref,))
+
+        def resolve() -> None:
+            peer.reactor.eager -= 1
+            if future.done():
+                return
+            try:
+                value = self.value_of(entry)
+            except BaseException as error:
+                if isinstance(error, StopIteration):
+                    error = RuntimeError("the call raised StopIteration")
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        def known(_: ObjectEntry) -> None:
+            peer.loops.call_soon(loop, resolve)
+
+        with peer.lock:
+            peer.reactor.eager += 1
+            if entry.value is None:
+                self.table.hold(ref._bytes)
+                future.add_done_callback(lambda _: dropped.append(ref._bytes))
+                self.when_known(ref._bytes, known)
+                peer.tasks.flush_soon()
+                peer.actors.flush_soon()
+                return future
+        resolve()
+        return future
+
+    # -- other processes -------------------------------------------------------------
+
+    def _on_fetch(self, channel: Channel, fetch: m.Fetch) -> None:
+        known = []
+        for object_id in fetch.object_ids:
+            entry = self.entries.get(object_id)
+            if entry is None:
+                lost = failures.lost(object_id, self._peer.address)
+                channel.queue(m.Objects([object_id], [lost]))
+            elif entry.value is not None:
+                known.append(entry)
+            else:
+                self._answer_later(channel, object_id)
+        for start in range(0, len(known), 512):
+            self._answer(channel, known[start : start + 512])
+        channel.flush()
+
+    def _answer_later(self, channel: Channel, object_id: bytes) -> None:
+        def known(entry: ObjectEntry) -> None:
+            if not channel.closed:
+                self._answer(channel, [entry])
+                channel.flush()
+
+        self.when_known(object_id, known)
+
+    def _answer(self, channel: Channel, entries: list[ObjectEntry]) -> None:
+        address = channel.address
+        channel.queue(
+            m.Objects(
+                [entry.object_id for entry in entries],
+                [self.relend(entry.value, address) for entry in entries],
+            )
+        )
+
+    def _on_objects(self, channel: Channel, objects: m.Objects) -> None:
+        for object_id, payload in zip(objects.object_ids, objects.values, strict=True):
+            self._fetching.discard(object_id)
+            inner = self.receive_nested(payload, channel.address)
+            entry = self.entries.get(object_id)
+            if entry is None or entry.value is not None:
+                for inner_id in inner:
+                    self.table.drop(inner_id)
+                continue
+            entry.contains = inner
+            self.complete(entry, payload)
+        self.settle()
+
+    def _on_borrow(self, channel: Channel, borrow: m.Borrow) -> None:
+        ids, lends, unknown = [], [], []
+        for object_id in borrow.object_ids:
+            lend = self.table.register_borrower(object_id, channel.address)
+            if lend:
+                ids.append(object_id)
+                lends.append(lend)
+            else:
+                unknown.append(object_id)
+        channel.send(m.BorrowAck(ids, lends, unknown))
+
+    def _on_borrow_ack(self, channel: Channel, ack: m.BorrowAck) -> None:
+        for object_id, lend in zip(ack.object_ids, ack.lends, strict=True):
+            self.table.acknowledge(object_id, lend)
+        for object_id in ack.unknown:
+            entry = self.entries.get(object_id)
+            if entry is not None and entry.value is None:
+                self.complete(entry, failures.lost(object_id, channel.address))
+            self.table.acknowledge(object_id, 0)
+        self.settle()
+
+    def _on_release(self, channel: Channel, release: m.Release) -> None:
+        for object_id, lend in zip(release.object_ids, release.lends, strict=True):
+            self.table.release(object_id, channel.address, lend)
+        self.settle()
+
+    def _on_free_segments(self, channel: Channel, free: m.FreeSegments) -> None:
+        for name in free.names:
+            self._peer.store.recycle(name)
+
+    def peer_died(self, channel: Channel) -> None:
+        """Close the dead process' lends; what it owned is lost."""
+        if channel.address:
+            self._owner_died(channel.address)
+            self.settle()
+
+    def _owner_died(self, address: str) -> None:
+        for entry in self.table.peer_died(address):
+            self._fetching.discard(entry.object_id)
+            if entry.value is None or entry.value.kind == m.SEGMENT:
+                error = exceptions.OwnerDiedError(
+                    entry.object_id.hex(), address, entry.call_site
+                )
+                payload = failures.error_payload(error)
+                if entry.value is None:
+                    self.complete(entry, payload)
+
+    def call_site(self, object_id: bytes) -> str:
+        """Where the reference was made, if recorded."""
+        entry = self.entries.get(object_id)
+        return entry.call_site if entry is not None else ""
+
+
+def _is_known(entry: ObjectEntry) -> bool:
+    return entry.value is not None

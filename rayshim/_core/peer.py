@@ -1,0 +1,350 @@
+"""A peer: the part of rayshim inside each driver and executor.
+
+It owns the references that its process creates, asks for leases, pushes calls to
+executors and, in an executor, runs the calls of others. This module is its frame:
+the channels, who handles which message, and the way to the raylet and
+the control service.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rayshim import exceptions
+from rayshim._core import refs
+from rayshim._core.actor_calls import ActorCaller
+from rayshim._core.loops import LoopMailboxes
+from rayshim._core.objects import ObjectPlane
+from rayshim._core.streams import Streams
+from rayshim._core.submit import TaskSubmitter
+from rayshim.adapters.shm.store import SegmentStore
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.reactor import Channel, Reactor
+from rayshim.settings import Settings
+
+if TYPE_CHECKING:
+    from rayshim._core.executor import Executor
+
+#: How often a process that holds shared objects looks for dropped references.
+SWEEP_S = 0.1
+MAX_SWEEP_S = 0.8
+
+MessageHandler = Callable[[Channel, Any], None]
+
+
+class Peer:
+    """One driver or executor process of a session.
+
+    Thread safety: every public method may be called from any thread; state changes
+    happen under :attr:`lock`.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str,
+        address: str,
+        worker_id: bytes,
+        job_id: bytes,
+        node_id: str,
+        raylet_address: str,
+        token: bytes,
+        store_dir: str,
+        namespace: str,
+        settings: Settings,
+        session: str = "",
+        session_dir: str = "",
+        node_ip: str = "127.0.0.1",
+    ) -> None:
+        self.role = role
+        self.address = address
+        self.worker_id = worker_id
+        self.job_id = job_id
+        self.node_id = node_id
+        self.node_ip = node_ip
+        self.namespace = namespace
+        self.settings = settings
+        self.session = session
+        self.session_dir = session_dir
+        self.raylet_address = raylet_address
+        self.pid = os.getpid()
+        #: True once the session is closed.
+        self.ended = False
+        #: Environment of the whole job, which each call's own one is laid over.
+        self.job_env: dict[str, str] = {}
+        #: The runtime_env of the job (driver) or lease (executor).
+        self.runtime_env: dict[str, Any] = {}
+        #: CPUs of the node, which bound how many leases are worth asking for.
+        self.cpus = 1.0
+        self.reactor = Reactor(token, self)
+        self.lock = self.reactor.lock
+        self.store = SegmentStore(store_dir, node=node_id, address=address)
+        #: The executor part, in an executor.
+        self.executor: Executor | None = None
+        #: Called when the node process is gone; an executor leaves then.
+        self.on_raylet_gone: Callable[[], None] | None = None
+        self._handlers: dict[type, MessageHandler] = {}
+        #: Address -> open channel.
+        self._channels: dict[str, Channel] = {}
+        self._requests: dict[int, m.Response | None] = {}
+        self._callbacks: dict[int, Callable[[m.Response], None]] = {}
+        self._request_ids = itertools.count(1)
+        #: Called with each LogLines of the job (driver only).
+        self.on_log: Callable[[m.LogLines], None] | None = None
+        self.on_publish: Callable[[m.Publish], None] | None = None
+        self._sweeping = False
+        self._sweep_s = SWEEP_S
+        self.loops = LoopMailboxes()
+        self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
+        self.objects = ObjectPlane(self)
+        self.tasks = TaskSubmitter(self)
+        self.actors = ActorCaller(self)
+        self.streams = Streams(self)
+        for part in (self.objects, self.tasks, self.actors, self.streams):
+            self._handlers.update(part.handlers())
+        self._handlers.update(
+            {
+                m.Hello: self._on_hello,
+                m.Response: self._on_response,
+                m.LogLines: self._on_log_lines,
+                m.Publish: self._on_publish_note,
+            }
+        )
+        self.raylet: Channel
+
+    # -- life ------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen, and open the channel to the raylet.
+
+        Raises:
+            ConnectionError: the raylet does not answer.
+        """
+        if self.address.startswith("unix:"):
+            self.reactor.listen(self.address[5:])
+        self.raylet = self.connect(self.raylet_address)
+        self.raylet.role = "raylet"
+
+    def close(self) -> None:
+        """Leave the session: channels, mappings and the background thread go."""
+        with self.lock:
+            if self.ended:
+                return
+            self.ended = True
+        self.reactor.close()
+        self.store.close()
+        if self.address.startswith("unix:"):
+            try:
+                os.unlink(self.address[5:])
+            except FileNotFoundError:
+                pass  # the node process removed the whole session folder
+
+    def forget_after_fork(self) -> None:
+        """Drop what a forked child inherited, without a word to anybody."""
+        self.ended = True
+        refs.dropped.clear()
+        for channel in self._channels.values():
+            channel.sock.close()
+
+    # -- channels ----------------------------------------------------------------
+
+    def add_handlers(self, handlers: dict[type, MessageHandler]) -> None:
+        """Let another part (the executor's) handle more messages."""
+        self._handlers.update(handlers)
+
+    def connect(self, address: str) -> Channel:
+        """The channel to a process, opened if there is none (under the lock).
+
+        Raises:
+            ConnectionError: the process is gone.
+        """
+        with self.lock:
+            channel = self._channels.get(address)
+            if channel is not None and not channel.closed:
+                return channel
+            channel = self.reactor.connect(address)
+            self._channels[address] = channel
+            channel.send(
+                m.Hello(
+                    self.role, self.worker_id, self.address, self.pid, self.job_id
+                )
+            )
+            return channel
+
+    def known_channel(self, address: str) -> Channel | None:
+        """The open channel to a process, or None."""
+        channel = self._channels.get(address)
+        return channel if channel is not None and not channel.closed else None
+
+    def handle(self, channel: Channel, message: Any) -> None:
+        """Give a message to whoever handles its type."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise exceptions.InternalError(
+                f"{self.role} {self.pid} got {type(message).__name__} from {channel}, "
+                "which it does not handle"
+            )
+        handler(channel, message)
+
+    def closed(self, channel: Channel) -> None:
+        """The end of a channel is the death of its process."""
+        address = channel.address
+        if self._channels.get(address) is channel:
+            del self._channels[address]
+        if channel is getattr(self, "raylet", None):
+            self._raylet_died()
+            return
+        self.tasks.peer_died(channel)
+        self.actors.peer_died(channel)
+        self.streams.peer_died(channel)
+        self.objects.peer_died(channel)
+
+    def _on_hello(self, channel: Channel, hello: m.Hello) -> None:
+        channel.role = hello.role
+        channel.worker_id = hello.worker_id
+        channel.address = hello.address
+        # Two processes may connect to each other at once: both channels stay, and
+        # each side sends on the one that it has listed first.
+        self._channels.setdefault(hello.address, channel)
+
+    def _raylet_died(self) -> None:
+        if self.on_raylet_gone is not None:
+            self.on_raylet_gone()
+        error = exceptions.LocalRayletDiedError()
+        for request_id, response in self._requests.items():
+            if response is None:
+                self._requests[request_id] = m.Response(
+                    request_id, "LocalRayletDiedError", b"\xa0"
+                )
+        self.tasks.raylet_died(error)
+        self.actors.raylet_died(error)
+
+    # -- control service -----------------------------------------------------------
+
+    def next_request_id(self) -> int:
+        """A request id that :meth:`response` waits for."""
+        request_id = next(self._request_ids)
+        self._requests[request_id] = None
+        return request_id
+
+    def request(
+        self, method: str, payload: Any = None, *, timeout_s: float | None = 60.0
+    ) -> Any:
+        """Call the control service and return its decoded answer.
+
+        Args:
+            method: as listed in docs/design.md.
+            payload: anything that MessagePack holds.
+            timeout_s: None where the answer may rightly take for ever.
+
+        Raises:
+            RayError: or a builtin error that the service names.
+        """
+        request_id = self.next_request_id()
+        with self.lock:
+            data = msgspec.msgpack.encode(payload)
+            self.raylet.send(m.Request(request_id, method, data))
+        return self.response(request_id, method, timeout_s=timeout_s)
+
+    def notify(self, method: str, payload: Any) -> None:
+        """Call the control service without waiting for its answer."""
+        with self.lock:
+            data = msgspec.msgpack.encode(payload)
+            self.raylet.queue(m.Request(next(self._request_ids), method, data))
+            self.raylet.flush_soon()
+
+    def request_later(
+        self, method: str, payload: Any, answered: Callable[[m.Response], None]
+    ) -> None:
+        """Call the control service; ``answered`` runs under the lock."""
+        with self.lock:
+            request_id = next(self._request_ids)
+            self._callbacks[request_id] = answered
+            data = msgspec.msgpack.encode(payload)
+            self.raylet.send(m.Request(request_id, method, data))
+
+    def response(
+        self, request_id: int, method: str, *, timeout_s: float | None = 60.0
+    ) -> Any:
+        """Wait for the answer of a request that was sent."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        requests = self._requests
+        arrived = self.reactor.wait(
+            lambda: requests[request_id] is not None or self.ended, deadline
+        )
+        answer = requests.pop(request_id, None)
+        if answer is None:
+            if arrived:
+                raise exceptions.RaySystemError(
+                    RuntimeError(f"the session ended while {method!r} was under way")
+                )
+            raise exceptions.GetTimeoutError(
+                f"the control service of session {self.session} did not answer "
+                f"{method!r} within {timeout_s:g} s; is the node process "
+                f"({self.raylet_address}) stopped or overloaded?"
+            )
+        if answer.error:
+            raise _remote_error(answer.error, msgspec.msgpack.decode(answer.payload))
+        return msgspec.msgpack.decode(answer.payload)
+
+    def _on_response(self, channel: Channel, response: m.Response) -> None:
+        callback = self._callbacks.pop(response.request_id, None)
+        if callback is not None:
+            callback(response)
+        elif response.request_id in self._requests:
+            self._requests[response.request_id] = response
+
+    def _on_log_lines(self, channel: Channel, lines: m.LogLines) -> None:
+        if self.on_log is not None:
+            self.on_log(lines)
+
+    def _on_publish_note(self, channel: Channel, note: m.Publish) -> None:
+        if self.on_publish is not None:
+            self.on_publish(note)
+
+    # -- ids and sweeping ------------------------------------------------------------
+
+    def unique(self) -> bytes:
+        """Eight bytes that no other call of this job has."""
+        return (next(self._unique) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+
+    def arm_sweep(self) -> None:
+        """Look for dropped references soon, as something larger hangs on them."""
+        self._sweep_s = SWEEP_S
+        if not self._sweeping:
+            self._sweeping = True
+            self.reactor.call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeping = False
+        if self.ended:
+            return
+        if refs.dropped:
+            self._sweep_s = SWEEP_S
+            self.objects.collect()
+        else:
+            # An idle process should sleep: a thousand actors wake up a core.
+            self._sweep_s = min(MAX_SWEEP_S, 2 * self._sweep_s)
+        if self.objects.needs_sweep():
+            self._sweeping = True
+            self.reactor.call_later(self._sweep_s, self._sweep)
+
+
+def _remote_error(name: str, message: Any) -> Exception:
+    kind = getattr(exceptions, name, None)
+    if kind is None:
+        import builtins
+
+        kind = getattr(builtins, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return exceptions.RaySystemError(RuntimeError(f"{name}: {message}"))
+    try:
+        return kind(message) if message else kind()
+    except TypeError:
+        return exceptions.RaySystemError(RuntimeError(f"{name}: {message}"))

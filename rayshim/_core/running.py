@@ -1,0 +1,515 @@
+"""One call inside an executor: arguments in, user code, results out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rayshim import exceptions
+from rayshim._core import current, failures
+from rayshim._core.arguments import ALL_ARGUMENTS
+
+from rayshim._core.serialization import deserialize, serialize
+from rayshim._core.unpicklable import describe_failure
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.reactor import Channel
+
+if TYPE_CHECKING:
+    from rayshim._core.executor import Executor
+
+#: Marks, in the output of an executor, who writes from here on.
+NAME_MARK = "\x1e"
+
+
+class ActorExit(SystemExit):
+    """Raised by ``exit_actor``; passes through ``except Exception``."""
+
+
+class CallContext:
+    """A call that runs here, as the runtime context and cancellation see it."""
+
+    __slots__ = (
+        "_changed",
+        "async_task",
+        "cancelled",
+        "channel",
+        "consumed",
+        "lease",
+        "spec",
+        "task_id",
+        "thread_id",
+    )
+
+    def __init__(
+        self, channel: Channel, spec: m.TaskSpec, lease: m.BindLease | None
+    ) -> None:
+        #: Where the call came from and its answer goes.
+        self.channel = channel
+        self.spec = spec
+        self.task_id = spec.task_id
+        self.lease = lease
+        self.cancelled = False
+        self.async_task: asyncio.Task[Any] | None = None
+        self.thread_id = threading.get_ident()
+        #: Items of its stream that were consumed; -1 when nobody wants more.
+        self.consumed = 0
+        self._changed = threading.Event()
+
+    def acknowledge(self, consumed: int) -> None:
+        """The consumer took items, or gave up."""
+        if consumed < 0 or consumed > self.consumed >= 0:
+            self.consumed = consumed
+        self._changed.set()
+
+    def may_yield(self, produced: int) -> bool:
+        """True if a stream may send its next item."""
+        limit = self.spec.backpressure
+        return limit < 0 or self.consumed < 0 or produced - self.consumed < limit
+
+
+class Runner:
+    """Runs the calls of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._peer = executor.peer
+        #: Key -> pickled function, until its first call.
+        self._blobs: dict[bytes, m.RegisterFunction] = {}
+        #: Key -> (function, qualified name).
+        self._functions: dict[bytes, Any] = {}
+        #: Key -> ``module.name``.
+        self._names: dict[bytes, str] = {}
+        #: Key -> calls so far, for functions with max_calls.
+        self._calls: dict[bytes, int] = {}
+        self._shown_name = ""
+
+    def register(self, function: m.RegisterFunction) -> None:
+        """Take in a function for later calls."""
+        if function.key not in self._functions:
+            self._blobs[function.key] = function
+
+    # -- before and after ------------------------------------------------------------
+
+    def run(self, channel: Channel, spec: m.TaskSpec) -> m.Result:
+        """Run a task or a plain method to its end (main or pool thread)."""
+        context = CallContext(channel, spec, self._executor.lease_of(channel))
+        with self._entered(context):
+            try:
+                function = self.function_of(spec)
+                args, kwargs = self.arguments(channel, spec)
+            except Exception as error:
+                return self._failed(channel, spec, context, error, skip_frames=1)
+            try:
+                value = self._call(context, function, args, kwargs)
+                del args, kwargs
+                return self.succeeded(channel, spec, context, value)
+            except ActorExit as request:
+                self._executor.exit_actor(str(request.code))
+                raise AssertionError("unreachable") from None
+            except KeyboardInterrupt as error:
+                args = kwargs = None  # type: ignore[assignment]
+                if not context.cancelled:
+                    return self._failed(channel, spec, context, error, skip_frames=2)
+                return self.cancelled(channel, spec)
+            except SystemExit as error:
+                self._exit_process(error)
+                raise AssertionError("unreachable") from None
+            except BaseException as error:
+                args = kwargs = None  # type: ignore[assignment]
+                return self._failed(channel, spec, context, error, skip_frames=2)
+
+    def _call(
+        self,
+        context: CallContext,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        executor = self._executor
+        on_main = threading.current_thread() is threading.main_thread()
+        executor.interruptible = on_main
+        try:
+            value = function(*args, **kwargs)
+            if context.spec.num_returns < 0:
+                # A generator's body is user code too.
+                return self._stream_out(context, value)
+            return value
+        finally:
+            executor.interruptible = False
+
+    @contextlib.contextmanager
+    def _entered(self, context: CallContext) -> Iterator[None]:
+        executor = self._executor
+        executor.running[context.task_id] = context
+        token = current.call.set(context)
+        self._show_name(context.spec)
+        try:
+            yield
+        finally:
+            current.call.reset(token)
+            executor.running.pop(context.task_id, None)
+
+    def _show_name(self, spec: m.TaskSpec) -> None:
+        """Tell the log relay who writes from here on."""
+        if spec.method or spec.name == self._shown_name:
+            return
+        self.show_name(spec.name)
+
+    def show_name(self, name: str) -> None:
+        """Mark the output as written by ``name``."""
+        self._shown_name = name
+        mark = f"{NAME_MARK}{name}\n".encode()
+        for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)):
+            with contextlib.suppress(Exception):
+                stream.flush()
+            with contextlib.suppress(OSError):
+                os.write(fd, mark)
+
+    def _exit_process(self, error: SystemExit) -> None:
+        """``sys.exit`` in a task ends its executor, as any crash does."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        code = error.code if isinstance(error.code, int) else 0 if not error.code else 1
+        if self._executor.actor is not None:
+            self._executor.exit_actor(f"a method called sys.exit({error.code!r})")
+        os._exit(code)
+
+    # -- arguments and results ---------------------------------------------------------
+
+    def function_of(self, spec: m.TaskSpec) -> Callable[..., Any]:
+        """The function or bound method that a spec calls."""
+        if spec.method:
+            return self._method(spec.method)
+        function = self._functions.get(spec.function)
+        if function is None:
+            registered = self._blobs.pop(spec.function)
+            try:
+                function = pickle.loads(registered.blob)
+            except BaseException as error:
+                self._blobs[spec.function] = registered
+                raise RuntimeError(
+                    f"the function {registered.name} could not be loaded in the "
+                    f"executor: {type(error).__name__}: {error}. Is a module that it "
+                    "imports missing there?"
+                ) from error
+            self._functions[spec.function] = function
+            self._names[spec.function] = registered.name
+        if spec.max_calls:
+            calls = self._calls[spec.function] = self._calls.get(spec.function, 0) + 1
+            if calls >= spec.max_calls:
+                self._executor.draining = True
+        return function  # type: ignore[no-any-return]
+
+    def qualified_name(self, spec: m.TaskSpec) -> str:
+        """``module.function`` or ``module.Class.method`` of a spec."""
+        if spec.method:
+            cls = type(self._executor.instance)
+            return f"{cls.__module__}.{cls.__qualname__}.{spec.method}"
+        return self._names.get(spec.function, spec.name)
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        instance = self._executor.instance
+        if name == "__ray_ready__":
+            return lambda: True
+        if name == "__ray_terminate__":
+            return lambda: self._terminate()
+        if name == "__ray_call__":
+            return lambda function, *args, **kwargs: function(instance, *args, **kwargs)
+        method = getattr(instance, name)
+        return method  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _terminate() -> None:
+        raise ActorExit("__ray_terminate__ was called")
+
+    def arguments(
+        self, channel: Channel, spec: m.TaskSpec
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Deserialize the arguments of a call."""
+        if not spec.args and not spec.dependencies:
+            return (), {}
+        lender = channel.address
+        objects = self._peer.objects
+        table = objects.table
+        if spec.nested or spec.dependencies:
+            with self._peer.lock:
+                self._receive(spec, lender)
+        args: Any = ()
+        kwargs: Any = {}
+        if spec.args:
+            args, kwargs = deserialize(spec.args, spec.buffers)
+        resolved: dict[int, Any] = {}
+        for dependency in spec.dependencies:
+            value = self._dependency(dependency)
+            if dependency.position == ALL_ARGUMENTS:
+                args, kwargs = value
+            elif dependency.position >= 0:
+                resolved[dependency.position] = value
+            else:
+                kwargs[dependency.name] = value
+        if resolved:
+            args = tuple(resolved.get(i, value) for i, value in enumerate(args))
+        del table
+        return args, kwargs
+
+    def _receive(self, spec: m.TaskSpec, lender: str) -> None:
+        table = self._peer.objects.table
+        creation = spec.method == "__init__"
+        for item in self._brought(spec):
+            table.receive(
+                item.object_id, item.owner, lender, item.lend, register=creation
+            )
+
+    @staticmethod
+    def _brought(spec: m.TaskSpec) -> Iterator[m.Nested]:
+        """Every reference that came with a call."""
+        yield from spec.nested
+        for dependency in spec.dependencies:
+            yield from dependency.value.nested
+            if dependency.value.segment is not None:
+                yield m.Nested(
+                    dependency.object_id, dependency.owner, dependency.lend
+                )
+
+    def _dependency(self, dependency: m.Dependency) -> Any:
+        payload = dependency.value
+        if payload.kind == m.SEGMENT:
+            return self._peer.objects.read_segment(dependency.object_id, payload)
+        if payload.kind == m.ERROR:
+            raise failures.to_raise(payload)
+        return deserialize(payload.data, payload.buffers)
+
+    def kept(self, channel: Channel, spec: m.TaskSpec) -> list[bytes]:
+        """Ids from the arguments that are still in use (under the lock)."""
+        if not spec.nested and not spec.dependencies:
+            return []
+        objects = self._peer.objects
+        objects.collect()
+        out = []
+        seen: set[bytes] = set()
+        for item in self._brought(spec):
+            if item.object_id not in seen:
+                seen.add(item.object_id)
+                if objects.table.keep(item.object_id, channel.address, item.lend):
+                    out.append(item.object_id)
+        objects.settle()
+        if out:
+            self._peer.arm_sweep()
+        return out
+
+    def succeeded(
+        self, channel: Channel, spec: m.TaskSpec, context: CallContext, value: Any
+    ) -> m.Result:
+        """Pack what a call returned."""
+        wanted = spec.num_returns
+        streamed = -1
+        try:
+            if wanted == 1:
+                values = [self._pack(channel, value)]
+            elif wanted < 0:
+                streamed = value
+                values = [m.Payload(m.PICKLE, _PICKLED_NONE)]
+            else:
+                values = [
+                    self._pack(channel, item) for item in self._split(value, wanted)
+                ]
+        except Exception as error:
+            return self._failed(channel, spec, context, error, skip_frames=2)
+        del value
+        if not spec.nested and not spec.dependencies:
+            return m.Result(spec.task_id, values, [], streamed)
+        with self._peer.lock:
+            kept = self.kept(channel, spec)
+        return m.Result(spec.task_id, values, kept, streamed)
+
+    @staticmethod
+    def _split(value: Any, wanted: int) -> list[Any]:
+        if wanted == 0:
+            return []
+        if inspect.isgenerator(value):
+            items = []
+            for item in value:
+                items.append(item)
+                if len(items) > wanted:
+                    break
+            if len(items) != wanted:
+                raise ValueError(
+                    f"Task returned {'more than' if len(items) > wanted else len(items)}"
+                    f" objects, but num_returns={wanted}."
+                )
+            return items
+        items = list(value)
+        if len(items) != wanted:
+            raise ValueError(
+                f"Task returned {len(items)} objects, but num_returns={wanted}."
+            )
+        return items
+
+    def _pack(self, channel: Channel, value: Any) -> m.Payload:
+        try:
+            serialized = serialize(value)
+        except Exception as error:
+            raise TypeError(
+                f"Could not serialize the return value {value!r:.200}: "
+                f"{describe_failure(value, error)}"
+            ) from error
+        if not serialized.refs:
+            return self._peer.objects.pack(serialized, "")
+        with self._peer.lock:
+            return self._peer.objects.pack(serialized, channel.address)
+
+    def _failed(
+        self,
+        channel: Channel,
+        spec: m.TaskSpec,
+        context: CallContext,
+        error: BaseException,
+        *,
+        skip_frames: int,
+    ) -> m.Result:
+        wrapped = failures.task_error(
+            self._peer, self.display_name(spec), error, skip_frames=skip_frames
+        )
+        error.__traceback__ = None  # its frames hold the arguments
+        payload = failures.error_payload(wrapped)
+        del error
+        with self._peer.lock:
+            kept = self.kept(channel, spec)
+        return m.Result(spec.task_id, [payload], kept)
+
+    def cancelled(self, channel: Channel, spec: m.TaskSpec) -> m.Result:
+        """The answer of a call that was interrupted."""
+        from rayshim.lineage.ids import TaskID
+
+        cause = exceptions.TaskCancelledError(TaskID(spec.task_id))
+        wrapped = failures.task_error(self._peer, self.display_name(spec), cause)
+        with self._peer.lock:
+            kept = self.kept(channel, spec)
+        return m.Result(spec.task_id, [failures.error_payload(wrapped)], kept)
+
+    def display_name(self, spec: m.TaskSpec) -> str:
+        """``name`` or ``Class.method``, as error texts show it."""
+        actor = self._executor.actor
+        if actor is not None and spec.method:
+            return f"{actor.class_name}.{spec.method}"
+        return spec.name
+
+    # -- streams -----------------------------------------------------------------------
+
+    def _stream_out(self, context: CallContext, value: Any) -> int:
+        """Send each item of a generator; returns how many there were."""
+        if not _is_generator(value):
+            raise ValueError(
+                f"{context.spec.name} was called with a streaming num_returns, but "
+                f"returned a {type(value).__name__} and not a generator"
+            )
+        count = 0
+        for item in value:
+            if context.cancelled:
+                raise KeyboardInterrupt
+            if not context.may_yield(count):
+                self.wait_for_consumer(context, count)
+            if context.consumed < 0:
+                value.close()
+                break
+            self.send_item(context.channel, context.spec, count, item)
+            count += 1
+            if not context.may_yield(count):
+                self.wait_for_consumer(context, count)
+        return count
+
+    def wait_for_consumer(self, context: CallContext, produced: int) -> None:
+        """Block until a stream may go on."""
+        self._peer.reactor.wait(
+            lambda: context.may_yield(produced) or context.cancelled
+        )
+        if context.cancelled:
+            raise KeyboardInterrupt
+
+    def send_item(
+        self, channel: Channel, spec: m.TaskSpec, index: int, item: Any
+    ) -> None:
+        """Send one item of a stream to its consumer."""
+        payload = self._pack(channel, item)
+        with self._peer.lock:
+            channel.send(m.StreamItem(spec.task_id, index, payload, spec.attempt))
+
+    # -- actors ------------------------------------------------------------------------
+
+    def load_class(self, create: m.CreateActor) -> Any:
+        """The actor's class, or the ERROR payload of why it cannot be loaded."""
+        try:
+            return pickle.loads(create.class_blob)
+        except BaseException as error:
+            wrapped = failures.task_error(
+                self._peer, f"{create.class_name}.__init__", error
+            )
+            return failures.error_payload(wrapped)
+
+    @staticmethod
+    def is_async(cls: type) -> bool:
+        """True if any method of a class is a coroutine or async generator."""
+        return any(
+            inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
+            for _, f in inspect.getmembers(cls, inspect.isfunction)
+        )
+
+    def construct(self, create: m.CreateActor, cls: type) -> m.Payload | None:
+        """Make the instance; an ERROR payload if the constructor raised."""
+        executor = self._executor
+        spec = create.spec
+        context = CallContext(self._peer.raylet, spec, create.lease)
+        self.show_name(create.class_name)
+        with self._entered(context):
+            try:
+                args, kwargs = self.arguments(self._peer.raylet, spec)
+                instance = cls.__new__(cls)
+                executor.instance = instance
+                executor.interruptible = True
+                try:
+                    instance.__init__(*args, **kwargs)
+                finally:
+                    executor.interruptible = False
+            except ActorExit as request:
+                executor.exit_actor(str(request.code))
+            except SystemExit as error:
+                self._exit_process(error)
+            except BaseException as error:
+                wrapped = failures.task_error(
+                    self._peer, f"{create.class_name}.__init__", error, skip_frames=1
+                )
+                return failures.error_payload(wrapped)
+        del args, kwargs
+        with self._peer.lock:
+            self.kept(self._peer.raylet, spec)
+        return None
+
+    def repr_name(self, instance: Any) -> str:
+        """What the instance calls itself in logs, where it has an own repr."""
+        cls = type(instance)
+        if cls.__repr__ is object.__repr__:
+            return ""
+        try:
+            name = repr(instance)
+        except Exception:
+            return ""
+        self.show_name(name)
+        return name
+
+
+def _is_generator(value: Any) -> bool:
+    return inspect.isgenerator(value) or (
+        hasattr(value, "__next__") and hasattr(value, "__iter__")
+    )
+
+
+_PICKLED_NONE = pickle.dumps(None, 5)
+

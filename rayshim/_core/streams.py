@@ -1,0 +1,165 @@
+"""Streaming generators at their owner: items as they come, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rayshim._core.refs import ObjectRef
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.reactor import Channel
+
+if TYPE_CHECKING:
+    from rayshim._core.calls import CallRecord
+    from rayshim._core.peer import MessageHandler, Peer
+
+#: Index of the first item among a call's return values (1 is the generator itself).
+_FIRST_ITEM = 2
+
+
+class StreamState:
+    """What has arrived of one stream."""
+
+    __slots__ = (
+        "abandoned",
+        "address",
+        "items",
+        "position",
+        "received",
+        "record",
+        "total",
+        "waiters",
+    )
+
+    def __init__(self, record: CallRecord) -> None:
+        self.record = record
+        #: Index -> object id of items that arrived and were not taken yet.
+        self.items: dict[int, bytes] = {}
+        #: Items seen so far; a second run of the call starts over below it.
+        self.received = 0
+        #: Index that the consumer takes next.
+        self.position = 0
+        #: Number of items, errors included, once it is known.
+        self.total: int | None = None
+        #: Address of the executor that sends.
+        self.address = ""
+        #: The consumer is gone.
+        self.abandoned = False
+        #: Called, once, at the next change.
+        self.waiters: list[Callable[[], None]] = []
+
+    def has_next(self) -> bool:
+        """True if the next item, or the end, is known."""
+        return self.position in self.items or self.is_exhausted()
+
+    def is_exhausted(self) -> bool:
+        """True if every item was taken."""
+        return self.total is not None and self.position >= self.total
+
+
+class Streams:
+    """The streams that this process consumes."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        #: Object id of the generator -> its stream, while the generator exists.
+        self._states: dict[bytes, StreamState] = {}
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """The messages that this part handles."""
+        return {m.StreamItem: self._on_item}
+
+    def open(self, record: CallRecord) -> StreamState:
+        """Expect items of a call (under the lock)."""
+        state = StreamState(record)
+        record.stream = state
+        self._states[record.return_ids[0]] = state
+        return state
+
+    @staticmethod
+    def item_id(task_id: bytes, index: int) -> bytes:
+        """Object id of an item."""
+        return task_id + (index + _FIRST_ITEM).to_bytes(4, "little")
+
+    def _on_item(self, channel: Channel, item: m.StreamItem) -> None:
+        record = self._peer.tasks.records.get(item.task_id)
+        state: StreamState | None = record.stream if record is not None else None
+        object_id = self.item_id(item.task_id, item.index)
+        objects = self._peer.objects
+        if state is None or state.abandoned or item.index < state.received:
+            # store_value drops what nobody has an entry for.
+            if object_id not in objects.entries:
+                objects.store_value(object_id, item.value, channel.address)
+            if state is None or state.abandoned:
+                channel.send(m.StreamAck(item.task_id, -1))
+            return
+        state.address = channel.address
+        objects.table.own(object_id)
+        objects.store_value(object_id, item.value, channel.address)
+        self._append(state, object_id)
+
+    def _append(self, state: StreamState, object_id: bytes) -> None:
+        state.items[state.received] = object_id
+        state.received += 1
+        self._changed(state)
+
+    def _changed(self, state: StreamState) -> None:
+        waiters, state.waiters = state.waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def ended(self, record: CallRecord, result: m.Result) -> None:
+        """The call has returned."""
+        state: StreamState = record.stream
+        state.total = max(result.streamed, state.received)
+        self._changed(state)
+
+    def failed(self, record: CallRecord, payload: m.Payload) -> None:
+        """The call failed for good: the error is the last item."""
+        state: StreamState = record.stream
+        if state.total is not None or state.abandoned:
+            return
+        object_id = self.item_id(record.task_id, state.received)
+        entry = self._peer.objects.table.own(object_id)
+        self._peer.objects.complete(entry, payload)
+        state.total = state.received + 1
+        self._append(state, object_id)
+
+    def take(self, state: StreamState) -> ObjectRef | None:
+        """The next reference, or None at the end (under the lock)."""
+        object_id = state.items.pop(state.position, None)
+        if object_id is None:
+            return None
+        state.position += 1
+        spec = state.record.spec
+        if spec.backpressure >= 0 and state.total is None:
+            self._acknowledge(state, state.position)
+        # The item's first use passes from the stream to the reference.
+        return ObjectRef(object_id)
+
+    def _acknowledge(self, state: StreamState, consumed: int) -> None:
+        channel = self._peer.known_channel(state.address)
+        if channel is not None:
+            channel.send(m.StreamAck(state.record.task_id, consumed))
+
+    def generator_dropped(self, object_id: bytes) -> None:
+        """The generator is gone: so are items that nobody took."""
+        state = self._states.pop(object_id, None)
+        if state is None:
+            return
+        state.abandoned = True
+        table = self._peer.objects.table
+        for item_id in state.items.values():
+            table.drop(item_id)
+        state.items.clear()
+        if state.total is None:
+            self._acknowledge(state, -1)
+
+    def peer_died(self, channel: Channel) -> None:
+        """The death of a sender is dealt with by the retry of its call."""
+
+    def wake_later(self, state: StreamState, waiter: Callable[[], Any]) -> None:
+        """Call ``waiter`` at the next change of a stream (under the lock)."""
+        state.waiters.append(waiter)
+
+

@@ -1,0 +1,600 @@
+"""Tasks at their owner: submitted, pushed on leases, retried, cancelled."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from rayshim import exceptions
+from rayshim._core import current, failures
+from rayshim._core.arguments import Encoded, fill
+from rayshim._core.calls import CallRecord, FunctionRecord
+from rayshim._core.refs import ObjectRef
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.reactor import Channel
+from rayshim.lineage.dispatch import (
+    IDLE_S,
+    MAX_DEPTH,
+    STEAL_AFTER_S,
+    LeaseSlot,
+    SchedulingClass,
+)
+
+if TYPE_CHECKING:
+    from rayshim._core.peer import MessageHandler, Peer
+
+#: A submitted call that no lease is idle for is sent after this long at most.
+FLUSH_S = 0.001
+
+
+class TaskSubmitter:
+    """The owner's side of tasks: queues, leases, results, retries, cancellation."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        #: Task id -> call without a result, for tasks and actor methods alike.
+        self.records: dict[bytes, CallRecord] = {}
+        #: Class key -> class, for classes with calls or leases.
+        self.classes: dict[Any, SchedulingClass] = {}
+        #: Lease id -> class, for requests under way.
+        self._requests: dict[bytes, SchedulingClass] = {}
+        #: Executor address -> (class, lease) in use.
+        self._slots: dict[str, tuple[SchedulingClass, LeaseSlot]] = {}
+        #: Lease id -> executor address.
+        self._leases: dict[bytes, str] = {}
+        #: Lease id -> why its executor died, until the channel ends too.
+        self._obituaries: dict[bytes, m.LeaseLost] = {}
+        #: Lease id -> (class, lease) whose channel ended, until the obituary.
+        self._orphans: dict[bytes, tuple[SchedulingClass, LeaseSlot]] = {}
+        self._armed_flush = False
+        self._armed_steal = False
+        self._armed_idle = False
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """The messages that this part handles."""
+        return {
+            m.Results: self._on_results,
+            m.StolenTasks: self._on_stolen,
+            m.LeaseGranted: self._on_granted,
+            m.LeaseRejected: self._on_rejected,
+            m.LeaseLost: self._on_lost,
+            m.ReclaimLease: self._on_reclaim,
+        }
+
+    # -- submission ------------------------------------------------------------------
+
+    def submit(
+        self,
+        record: CallRecord,
+        function: FunctionRecord,
+        template: m.RequestLease,
+        key: Any,
+        max_depth: int,
+    ) -> list[ObjectRef]:
+        """Queue a task and return the references of its values."""
+        peer = self._peer
+        with peer.lock:
+            record.function = function
+            scheduling = self.classes.get(key)
+            if scheduling is None:
+                scheduling = SchedulingClass(key, template.label, template, max_depth)
+                self.classes[key] = scheduling
+            record.scheduling = scheduling
+            refs = self.enter(record)
+            if self.await_arguments(record):
+                self._enqueue(record)
+        if peer.reactor.deferred:
+            peer.reactor.run_deferred()
+        return refs
+
+    def enter(self, record: CallRecord) -> list[ObjectRef]:
+        """Register a call and its return values (under the lock)."""
+        call = current.call.get()
+        if call is not None:
+            record.parent = call.task_id
+        self.records[record.task_id] = record
+        if record.spec.num_returns < 0:
+            self._peer.streams.open(record)
+        objects = self._peer.objects
+        return [objects.own_return(i, record) for i in record.return_ids]
+
+    def await_arguments(self, record: CallRecord) -> bool:
+        """True if all arguments are known; else the call is queued when they are."""
+        dependencies = record.encoded.dependencies
+        if not dependencies:
+            return True
+        objects = self._peer.objects
+        for entry in objects.lookup([ref for _, _, ref in dependencies]):
+            if entry.value is None:
+                record.missing += 1
+                record.waiting_for = entry.object_id
+        if not record.missing:
+            return self._check_arguments(record)
+        for _, _, ref in dependencies:
+            if objects.entries[ref._bytes].value is None:
+                objects.when_known(ref._bytes, lambda _: self._argument_known(record))
+        return False
+
+    def _argument_known(self, record: CallRecord) -> None:
+        record.missing -= 1
+        if record.missing or record.task_id not in self.records:
+            return
+        if not self._check_arguments(record):
+            return
+        if record.actor is not None:
+            record.actor.flush(force=False)
+        else:
+            self._enqueue(record)
+
+    def _check_arguments(self, record: CallRecord) -> bool:
+        entries = self._peer.objects.entries
+        for _, _, ref in record.encoded.dependencies:
+            value = entries[ref._bytes].value
+            if value.kind == m.ERROR:
+                self.fail(
+                    record, failures.for_consumer(self._peer, value, record.name)
+                )
+                return False
+        return True
+
+    def _enqueue(self, record: CallRecord) -> None:
+        scheduling = record.scheduling
+        assert scheduling is not None
+        scheduling.queue.append(record)
+        self._advance(scheduling, flush=False)
+
+    def _advance(self, scheduling: SchedulingClass, *, flush: bool) -> None:
+        """Push what may be pushed, and ask for leases where they would help."""
+        queue = scheduling.queue
+        if scheduling.slots:
+            now = time.monotonic()
+            for slot, calls in scheduling.assign(flush=flush, now_s=now):
+                self._push(slot, calls)
+            if queue and not flush and not self._armed_flush:
+                self._arm_flush()
+        if queue:
+            for _ in range(scheduling.leases_wanted()):
+                self._request_lease(scheduling)
+
+    def _push(self, slot: LeaseSlot, records: list[CallRecord]) -> None:
+        channel: Channel = slot.channel
+        known = channel.known
+        specs = []
+        for record in records:
+            function = record.function
+            assert function is not None
+            if function.key not in known:
+                known.add(function.key)
+                channel.queue(function.message)
+            record.slot = slot
+            slot.inflight[record.task_id] = record
+            encoded = record.encoded
+            if encoded.dependencies or encoded.nested:
+                record.lends = fill(
+                    self._peer, record.spec, encoded, channel.address
+                )
+            specs.append(record.spec)
+        channel.send(m.PushTasks(specs))
+
+    def flush_all(self) -> None:
+        """Push everything that has room: somebody waits now (under the lock)."""
+        for scheduling in self.classes.values():
+            if scheduling.queue:
+                self._advance(scheduling, flush=True)
+
+    def flush_soon(self) -> None:
+        """As :meth:`flush_all`, for somebody who may submit more at once."""
+        if not self._armed_flush:
+            self._arm_flush()
+
+    def _arm_flush(self) -> None:
+        self._armed_flush = True
+        self._peer.reactor.call_later(FLUSH_S, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._armed_flush = False
+        self.flush_all()
+
+    # -- leases ------------------------------------------------------------------------
+
+    def _request_lease(self, scheduling: SchedulingClass) -> None:
+        lease_id = os.urandom(16)
+        template: m.RequestLease = scheduling.template
+        scheduling.requested[lease_id] = time.monotonic()
+        self._requests[lease_id] = scheduling
+        self._peer.raylet.send(
+            m.RequestLease(
+                lease_id,
+                template.job_id,
+                template.label,
+                template.resources,
+                template.env_vars,
+                len(scheduling.queue),
+                template.placement_group,
+                template.bundle_index,
+                template.capture_group,
+            )
+        )
+
+    def _on_granted(self, channel: Channel, grant: m.LeaseGranted) -> None:
+        scheduling = self._requests.pop(grant.lease_id, None)
+        raylet = self._peer.raylet
+        if scheduling is None:
+            raylet.send(m.ReturnLease(grant.lease_id))
+            return
+        scheduling.requested.pop(grant.lease_id, None)
+        if not scheduling.queue and scheduling.slots:
+            raylet.send(m.ReturnLease(grant.lease_id))
+            return
+        try:
+            executor = self._peer.connect(grant.address)
+        except ConnectionError:
+            # It died between the grant and now; the raylet's notice follows.
+            raylet.send(m.ReturnLease(grant.lease_id, True))
+            self._advance(scheduling, flush=True)
+            return
+        slot = LeaseSlot(grant.lease_id, executor, time.monotonic())
+        slot.address = grant.address
+        slot.pid = grant.pid
+        scheduling.slots.append(slot)
+        self._slots[grant.address] = (scheduling, slot)
+        self._leases[grant.lease_id] = grant.address
+        template: m.RequestLease = scheduling.template
+        executor.queue(
+            m.BindLease(
+                grant.lease_id,
+                template.job_id,
+                self._peer.namespace,
+                grant.resources,
+                grant.gpu_ids,
+                template.env_vars,
+                b"",
+                template.placement_group,
+                template.capture_group,
+            )
+        )
+        executor.flush()
+        self._advance(scheduling, flush=True)
+        self._review(scheduling)
+
+    def _on_rejected(self, channel: Channel, rejection: m.LeaseRejected) -> None:
+        scheduling = self._requests.pop(rejection.lease_id, None)
+        if scheduling is None:
+            return
+        scheduling.requested.pop(rejection.lease_id, None)
+        if rejection.kind == "cancelled":
+            return
+        error: Exception
+        if rejection.kind == "removed":
+            error = exceptions.TaskPlacementGroupRemoved()
+        elif rejection.kind == "setup":
+            error = exceptions.RuntimeEnvSetupError(rejection.reason)
+        else:
+            error = exceptions.TaskUnschedulableError(rejection.reason)
+        payload = failures.error_payload(error)
+        while scheduling.queue:
+            self.fail(scheduling.queue.popleft(), payload)
+
+    def _review(self, scheduling: SchedulingClass) -> None:
+        """Give back leases that are not worth keeping; look for work to steal."""
+        now = time.monotonic()
+        raylet = self._peer.raylet
+        for slot in scheduling.returnable(now):
+            scheduling.slots.remove(slot)
+            self._slots.pop(slot.address, None)
+            self._leases.pop(slot.lease_id, None)
+            dispose = slot.draining and not slot.reclaimed
+            raylet.send(m.ReturnLease(slot.lease_id, dispose))
+        if not scheduling.queue:
+            if scheduling.requested:
+                for lease_id in scheduling.requested:
+                    self._requests.pop(lease_id, None)
+                    raylet.send(m.CancelLease(lease_id))
+                scheduling.requested.clear()
+            if len(scheduling.slots) > 1:
+                self._steal(scheduling, now)
+        if scheduling.slots:
+            if not self._armed_idle:
+                self._armed_idle = True
+                self._peer.reactor.call_later(IDLE_S / 4, self._idle_due)
+        elif not scheduling.queue:
+            self.classes.pop(scheduling.key, None)
+        if scheduling.queue:
+            self._advance(scheduling, flush=True)
+
+    def _idle_due(self) -> None:
+        self._armed_idle = False
+        for scheduling in list(self.classes.values()):
+            self._review(scheduling)
+
+    def _steal(self, scheduling: SchedulingClass, now: float) -> None:
+        found = scheduling.steal(now)
+        if found is not None:
+            slot, count = found
+            slot.stealing = True
+            slot.channel.send(m.StealTasks(count))
+        elif scheduling.may_steal_later() and not self._armed_steal:
+            self._armed_steal = True
+            self._peer.reactor.call_later(STEAL_AFTER_S, self._steal_due)
+
+    def _steal_due(self) -> None:
+        self._armed_steal = False
+        now = time.monotonic()
+        for scheduling in self.classes.values():
+            if len(scheduling.slots) > 1:
+                self._steal(scheduling, now)
+
+    def _on_stolen(self, channel: Channel, stolen: m.StolenTasks) -> None:
+        found = self._slots.get(channel.address)
+        returned = []
+        for task_id in stolen.task_ids:
+            record = self.records.get(task_id)
+            if record is None or record.slot is None:
+                continue
+            record.slot.inflight.pop(task_id, None)
+            record.slot = None
+            self._end_lends(record, (), channel.address)
+            returned.append(record)
+        if found is not None:
+            found[1].stealing = False
+        for record in reversed(returned):
+            assert record.scheduling is not None
+            record.scheduling.queue.appendleft(record)
+        touched = {id(r.scheduling): r.scheduling for r in returned}
+        for scheduling in touched.values():
+            assert scheduling is not None
+            self.classes.setdefault(scheduling.key, scheduling)
+            busy = found[1] if found is not None else None
+            self._advance_around(scheduling, busy)
+
+    def _advance_around(
+        self, scheduling: SchedulingClass, busy: LeaseSlot | None
+    ) -> None:
+        """Push stolen calls to any lease but the one that gave them back."""
+        if busy is not None and busy.inflight and not busy.draining:
+            busy.draining = True
+            self._advance(scheduling, flush=True)
+            busy.draining = False
+        else:
+            self._advance(scheduling, flush=True)
+
+    def _on_reclaim(self, channel: Channel, reclaim: m.ReclaimLease) -> None:
+        address = self._leases.get(reclaim.lease_id)
+        if address is None:
+            return
+        scheduling, slot = self._slots[address]
+        slot.reclaimed = True
+        if len(slot.inflight) > 1 and not slot.stealing:
+            slot.stealing = True
+            slot.channel.send(m.StealTasks(MAX_DEPTH))
+        self._review(scheduling)
+        if not self._armed_idle:
+            self._armed_idle = True
+            self._peer.reactor.call_later(IDLE_S / 4, self._idle_due)
+
+    # -- results -----------------------------------------------------------------------
+
+    def _on_results(self, channel: Channel, results: m.Results) -> None:
+        address = channel.address
+        found = self._slots.get(address)
+        for result in results.results:
+            record = self.records.get(result.task_id)
+            if record is None:
+                continue
+            if record.actor is not None:
+                record.actor.on_result(record, result, channel)
+                continue
+            slot = record.slot
+            if slot is not None:
+                slot.inflight.pop(result.task_id, None)
+            self.finish(record, result, address)
+        if found is not None:
+            scheduling, slot = found
+            now = time.monotonic()
+            slot.progress_s = now
+            if not slot.inflight:
+                slot.idle_since_s = now
+            if results.draining:
+                slot.draining = True
+            scheduling.record_cost(results.cost_s)
+            if scheduling.queue:
+                self._advance(scheduling, flush=True)
+            if not slot.inflight or slot.reclaimed or slot.draining:
+                self._review(scheduling)
+        self._peer.objects.settle()
+
+    def finish(self, record: CallRecord, result: m.Result, sender: str) -> None:
+        """Take in the result of a call (under the lock)."""
+        values = result.values
+        if values and values[0].kind == m.ERROR:
+            self._end_lends(record, result.kept, sender)
+            if not self._retry(record, values[0]):
+                self.fail(record, values[0])
+            return
+        self.records.pop(record.task_id, None)
+        if record.stream is not None:
+            self._peer.streams.ended(record, result)
+        objects = self._peer.objects
+        for object_id, payload in zip(record.return_ids, values, strict=False):
+            entry = objects.entries.get(object_id)
+            if entry is not None:
+                entry.task = None
+            objects.store_value(object_id, payload, sender)
+        # After the values: a reference that only came back in one stays counted.
+        self._end_lends(record, result.kept, sender)
+
+    def _end_lends(self, record: CallRecord, kept: Any, address: str) -> None:
+        if record.lends:
+            table = self._peer.objects.table
+            for object_id, lend in record.lends:
+                if object_id not in kept:
+                    table.release(object_id, address, lend)
+            record.lends = []
+
+    def _retry(self, record: CallRecord, payload: m.Payload) -> bool:
+        allowed = record.retry_exceptions
+        if not allowed or record.retries_left == 0 or record.cancelled:
+            return False
+        error = failures.load_error(payload)
+        cause = getattr(error, "cause", None) or error
+        if isinstance(cause, exceptions.TaskCancelledError):
+            return False
+        if allowed is not True and not isinstance(cause, tuple(allowed)):
+            return False
+        self._again(record)
+        return True
+
+    def _again(self, record: CallRecord) -> None:
+        """Queue a call for one more run."""
+        if record.retries_left > 0:
+            record.retries_left -= 1
+        record.attempt += 1
+        record.spec.attempt = record.attempt
+        record.slot = None
+        if record.actor is not None:
+            record.actor.submit_again(record)
+            return
+        scheduling = record.scheduling
+        assert scheduling is not None
+        self.classes.setdefault(scheduling.key, scheduling)
+        scheduling.queue.append(record)
+        self._advance(scheduling, flush=True)
+
+    def fail(self, record: CallRecord, payload: m.Payload) -> None:
+        """Give every return value of a call the same error (under the lock)."""
+        if self.records.pop(record.task_id, None) is None:
+            return
+        if record.stream is not None:
+            self._peer.streams.failed(record, payload)
+        objects = self._peer.objects
+        for object_id in record.return_ids:
+            entry = objects.entries.get(object_id)
+            if entry is not None and entry.value is None:
+                entry.task = None
+                objects.complete(entry, payload)
+        record.encoded = Encoded()
+
+    # -- deaths ------------------------------------------------------------------------
+
+    def peer_died(self, channel: Channel) -> None:
+        """The channel of an executor ended: its calls wait for the obituary."""
+        found = self._slots.get(channel.address)
+        if found is None or found[1].channel is not channel:
+            return
+        del self._slots[channel.address]
+        scheduling, slot = found
+        scheduling.slots.remove(slot)
+        self._leases.pop(slot.lease_id, None)
+        obituary = self._obituaries.pop(slot.lease_id, None)
+        if obituary is not None:
+            self._bury(scheduling, slot, obituary)
+        else:
+            self._orphans[slot.lease_id] = (scheduling, slot)
+
+    def _on_lost(self, channel: Channel, lost: m.LeaseLost) -> None:
+        orphan = self._orphans.pop(lost.lease_id, None)
+        if orphan is not None:
+            self._bury(*orphan, lost)
+        elif lost.lease_id in self._leases:
+            self._obituaries[lost.lease_id] = lost
+
+    def _bury(
+        self, scheduling: SchedulingClass, slot: LeaseSlot, lost: m.LeaseLost
+    ) -> None:
+        records: list[CallRecord] = list(slot.inflight.values())
+        slot.inflight.clear()
+        again: list[CallRecord] = []
+        for position, record in enumerate(records):
+            record.slot = None
+            record.lends = []
+            if record.cancelled:
+                self.fail(record, cancelled_payload(record))
+            elif position:
+                again.append(record)  # it had not started
+            elif record.retries_left == 0:
+                self.fail(record, failures.error_payload(_crash_error(record, lost)))
+            else:
+                if record.retries_left > 0:
+                    record.retries_left -= 1
+                record.attempt += 1
+                record.spec.attempt = record.attempt
+                again.append(record)
+        scheduling.queue.extendleft(reversed(again))
+        self.classes.setdefault(scheduling.key, scheduling)
+        self._advance(scheduling, flush=True)
+        self._review(scheduling)
+        self._peer.objects.settle()
+
+    def raylet_died(self, error: Exception) -> None:
+        """The node is gone: nothing that waits here can go on."""
+        payload = failures.error_payload(error)
+        for record in list(self.records.values()):
+            if record.actor is None:
+                self.fail(record, payload)
+        self.classes.clear()
+
+    # -- cancellation --------------------------------------------------------------------
+
+    def cancel(self, object_id: bytes, owner: str, force: bool, recursive: bool) -> None:
+        """Cancel the call that makes an object; no effect if it has ended."""
+        task_id = object_id[:24]
+        with self._peer.lock:
+            if owner and owner != self._peer.address:
+                message = m.CancelTask(task_id, force, recursive)
+                try:
+                    self._peer.connect(owner).send(message)
+                except ConnectionError:
+                    pass  # the owner's end has failed the call already
+                return
+            self.cancel_owned(task_id, force, recursive)
+        self._peer.reactor.run_deferred()
+
+    def cancel_owned(self, task_id: bytes, force: bool, recursive: bool) -> bool:
+        """Cancel a call of this process (under the lock)."""
+        record = self.records.get(task_id)
+        if record is None:
+            return False
+        record.cancelled = True
+        channel: Channel | None = None
+        if record.actor is not None:
+            channel = record.actor.channel_of(record)
+        elif record.slot is not None:
+            channel = record.slot.channel
+        if channel is None:
+            if record.actor is not None:
+                record.actor.withdraw(record)
+            elif record.scheduling is not None and record in record.scheduling.queue:
+                record.scheduling.queue.remove(record)
+                self._review(record.scheduling)
+            self.fail(record, cancelled_payload(record))
+        else:
+            channel.send(m.CancelTask(task_id, force, recursive))
+        return True
+
+    def cancel_children(self, parent: bytes, force: bool) -> None:
+        """Cancel what a cancelled call has submitted (under the lock)."""
+        for record in list(self.records.values()):
+            if record.parent == parent:
+                self.cancel_owned(
+                    record.task_id, force and record.actor is None, recursive=True
+                )
+
+
+def cancelled_payload(record: CallRecord) -> m.Payload:
+    """What a call that was cancelled before it ran gives."""
+    from rayshim.lineage.ids import TaskID
+
+    return failures.error_payload(
+        exceptions.TaskCancelledError(TaskID(record.task_id))
+    )
+
+
+def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:
+    if lost.out_of_memory:
+        return exceptions.OutOfMemoryError(lost.reason)
+    return exceptions.WorkerCrashedError(
+        f"the executor of task {record.name} died: {lost.reason}. It ran "
+        f"{record.attempt + 1} time(s) and has no retries left; raise max_retries, or "
+        "look at the last lines that it printed."
+    )

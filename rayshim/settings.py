@@ -1,0 +1,70 @@
+"""Settings of a session, read once at ``init``.
+
+Each field names its unit; its environment variable is ``RAYSHIM_`` and the field in
+capitals, and says why the value cannot be chosen automatically.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Values that a user or platform engineer may have reason to change."""
+
+    #: Values up to this many bytes travel in messages, larger ones through the
+    #: node store. Depends on the machine's copy speed; Ray's value.
+    inline_limit_bytes: int = 100 * 1024
+    #: Seconds before a waiting ``get`` explains itself once; 0 turns it off. A
+    #: matter of taste.
+    pending_warn_s: float = 30.0
+    #: A pickled function larger than this warns, naming what it captured.
+    function_warn_bytes: int = 10 * 1024 * 1024
+    #: A pickled function larger than this is refused (Ray's limit).
+    function_limit_bytes: int = 100_000_000
+    #: Executors that are started before the first call; -1: one for each CPU.
+    #: Memory against the latency of first calls.
+    prestart_executors: int = -1
+    #: When Dask joins the node process: "background" or "off" (tests of the core).
+    dask: str = "background"
+    #: Seconds in which repeated log lines of executors are folded into one.
+    log_fold_s: float = 5.0
+    #: Seconds that the node process may take to come up. Slow disks need more.
+    start_timeout_s: float = 60.0
+
+    @classmethod
+    def from_environment(cls, overrides: dict[str, Any] | None = None) -> Settings:
+        """Settings from defaults, environment and ``overrides``, in that order.
+
+        Args:
+            overrides: names and values, as in ``init(_system_config=...)``.
+
+        Raises:
+            ValueError: an unknown name, or a value of the wrong type.
+        """
+        values: dict[str, Any] = {}
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name, field in fields.items():
+            text = os.environ.get("RAYSHIM_" + name.upper())
+            if text is not None:
+                values[name] = _parse(name, text, type(field.default))
+        for name, value in (overrides or {}).items():
+            if name not in fields:
+                raise ValueError(
+                    f"unknown setting {name!r}; known: {', '.join(sorted(fields))}"
+                )
+            kind = type(fields[name].default)
+            values[name] = _parse(name, value, kind)
+        return cls(**values)
+
+
+def _parse(name: str, value: Any, kind: type) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"setting {name} must be of type {kind.__name__}, not {value!r}"
+        ) from None

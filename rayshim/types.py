@@ -1,0 +1,7 @@
+"""Types for annotations."""
+
+from __future__ import annotations
+
+from rayshim._core.refs import ObjectRef
+
+__all__ = ["ObjectRef"]
