@@ -347,7 +347,10 @@ class Raylet:
     def _schedule(self, now: float) -> list[Command]:
         """Grants what fits, by arrival; asks holders back for what does not."""
         commands: list[Command] = []
-        if self._waiting:
+        group_count = -1
+        # A group reserved in one pass may let older requests in it go in the next.
+        while self._waiting and group_count != len(self.groups):
+            group_count = len(self.groups)
             heads = [(queue[0].number, shape) for shape, queue in self._waiting.items()]
             heapq.heapify(heads)
             while heads:
@@ -362,6 +365,7 @@ class Raylet:
                 else:
                     del self._waiting[shape]
                     heapq.heappop(heads)
+        if self._waiting:
             commands += self._ask_back()
         return commands + self._fork(now)
 
