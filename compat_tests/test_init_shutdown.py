@@ -77,7 +77,7 @@ def test_nodes(ray_fresh):
 
 def test_second_init_is_runtime_error(ray_fresh):
     ray_fresh(num_cpus=1)
-    with pytest.raises(RuntimeError, match="ray.init twice"):
+    with pytest.raises(RuntimeError, match=r"ray\.init twice"):
         ray_fresh(num_cpus=1)
     assert ray.get(echo.remote(1)) == 1
 

@@ -106,8 +106,19 @@ def test_slice_outlives_ref_and_array():
 
 @pytest.mark.parametrize(
     "dtype",
-    ["bool", "int8", "uint16", "int32", "int64", "float16", "float32", "complex128",
-     "datetime64[s]", "U5", "S5"],
+    [
+        "bool",
+        "int8",
+        "uint16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "complex128",
+        "datetime64[s]",
+        "U5",
+        "S5",
+    ],
 )
 def test_dtypes(dtype):
     array = np.array(["1", "0", "1"]).astype("int8").astype(dtype)
@@ -129,8 +140,17 @@ def test_dtypes(dtype):
         lambda: np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]),
         lambda: np.matrix([[1, 2], [3, 4]]),
     ],
-    ids=["empty", "0-d", "fortran", "strided", "transposed", "broadcast", "struct",
-         "masked", "matrix"],
+    ids=[
+        "empty",
+        "0-d",
+        "fortran",
+        "strided",
+        "transposed",
+        "broadcast",
+        "struct",
+        "masked",
+        "matrix",
+    ],
 )
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_layouts(make):
@@ -184,7 +204,9 @@ def test_memory_is_aligned():
 
 def test_arrow_table():
     pa = pytest.importorskip("pyarrow")
-    table = pa.table({"a": list(range(1000)), "b": ["x"] * 1000, "c": [None, 1.5] * 500})
+    table = pa.table(
+        {"a": list(range(1000)), "b": ["x"] * 1000, "c": [None, 1.5] * 500}
+    )
     got = ray.get(ray.put(table))
     assert got.equals(table)
     assert got.schema == table.schema
@@ -193,9 +215,7 @@ def test_arrow_table():
 def test_arrow_table_is_shared_between_two_gets():
     pa = pytest.importorskip("pyarrow")
     ref = ray.put(pa.table({"a": list(range(100_000))}))
-    addresses = {
-        ray.get(ref).column(0).chunk(0).buffers()[1].address for _ in range(2)
-    }
+    addresses = {ray.get(ref).column(0).chunk(0).buffers()[1].address for _ in range(2)}
     assert len(addresses) == 1
 
 

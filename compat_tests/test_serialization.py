@@ -32,7 +32,7 @@ class Point:
     y: int = 0
 
 
-Pair = collections.namedtuple("Pair", "left right")  # noqa: PYI024
+Pair = collections.namedtuple("Pair", "left right")
 
 
 class Holder:
@@ -238,7 +238,7 @@ def test_unpicklable_result():
     def makes_lock():
         return threading.Lock()
 
-    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
         ray.get(makes_lock.remote())
 
 

@@ -173,9 +173,7 @@ def test_num_cpus(num_cpus):
     assert ray.get(one.options(num_cpus=num_cpus).remote()) == 1
 
 
-@pytest.mark.parametrize(
-    ("num_cpus", "together"), [(0.5, 8), (1, 4), (2, 2), (4, 1)]
-)
+@pytest.mark.parametrize(("num_cpus", "together"), [(0.5, 8), (1, 4), (2, 2), (4, 1)])
 def test_num_cpus_bound_the_parallelism(num_cpus, together, tmp_path):
     @ray.remote(num_cpus=num_cpus)
     def overlap():
