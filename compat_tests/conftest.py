@@ -27,6 +27,7 @@ import sys
 import textwrap
 import time
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def backend_of(config: pytest.Config) -> str:
     return str(config.getoption("--backend", default="rayshim"))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Clean the environment and put ``ray`` in place before collection."""
     config.addinivalue_line(
@@ -88,8 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         rayshim.install_as_ray()
     else:
-        # Real Ray warns about its own internals; that is not what is tested.
+        # Real Ray warns about its own internals, and its environment may hold
+        # plugins that warn about their settings; neither is what is tested.
         config.addinivalue_line("filterwarnings", "default")
+        warnings.filterwarnings("ignore", message=".*asyncio_default_fixture")
 
 
 def load_ledger() -> dict[str, dict[str, str]]:

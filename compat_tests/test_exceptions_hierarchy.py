@@ -53,8 +53,10 @@ BASES = {
 @pytest.mark.parametrize("name", BASES)
 def test_bases(name):
     error_type = getattr(exceptions, name)
-    bases = [base.__name__ for base in error_type.__bases__]
-    assert bases == BASES[name]
+    mro = [base.__name__ for base in error_type.__mro__]
+    assert set(BASES[name]) <= set(mro)
+    assert error_type.__name__ == name
+    assert error_type.__module__.endswith(".exceptions")
 
 
 def test_actor_class_inheritance_error_is_a_type_error():
