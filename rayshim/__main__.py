@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from rayshim import __version__
+from rayshim import RAYSHIM_VERSION
 from rayshim.dropin import install_as_ray
 
 USAGE = """\
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(0 if arguments else USAGE_ERROR)
     first, *rest = arguments
     if first in ("-V", "--version"):
-        print(f"rayshim {__version__}")
+        print(f"rayshim {RAYSHIM_VERSION}")
     elif first in ("-m", "-c"):
         if not rest:
             _leave(f"argument expected for the {first} option", USAGE_ERROR)

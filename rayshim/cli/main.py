@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rayshim import __version__
+from rayshim import RAYSHIM_VERSION
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,7 +15,7 @@ def main() -> None:
 @main.command()
 def version() -> None:
     """Print the version of rayshim."""
-    click.echo(f"rayshim, version {__version__}")
+    click.echo(f"rayshim, version {RAYSHIM_VERSION}")
 
 
 @main.command(

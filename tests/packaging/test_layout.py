@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rayshim import RAYSHIM_VERSION
 from source_tree import ROOT, SOURCE_FOLDERS, modules, project_table
 
 #: Lines; the conventions ask for 400 and allow no more than this.
@@ -58,6 +59,12 @@ def test_modules_are_short_and_named_by_their_subject(name: str) -> None:
 
     assert len(path.read_text().splitlines()) <= LONGEST_MODULE
     assert ATTICS.isdisjoint(name.split("."))
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    version = project_table()["project"]["version"]  # type: ignore[index]
+
+    assert version == RAYSHIM_VERSION
 
 
 @pytest.mark.slow
