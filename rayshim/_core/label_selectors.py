@@ -26,7 +26,7 @@ def check_label_selector(selector: dict[Any, Any]) -> None:
     for key, value in selector.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(
-                f"a label selector maps text to text, not {key!r} to {value!r}"
+                f"a label_selector maps text to text, not {key!r} to {value!r}"
             )
         if not _KEY.fullmatch(key):
             raise ValueError(

@@ -56,8 +56,6 @@ class _Rule:
 
 
 def _check_amount(keyword: str, value: Any) -> None:
-    if isinstance(value, bool):
-        return
     if not isinstance(value, (int, float)):
         raise TypeError(
             f"The quantity of resource {keyword} must be a number, not {value!r}"
@@ -93,7 +91,9 @@ def _at_least(lowest: int) -> Callable[[str, Any], None]:
 
     def check(keyword: str, value: int) -> None:
         if value < lowest:
-            raise ValueError(f"The keyword '{keyword}' only accepts {text}; got {value}")
+            raise ValueError(
+                f"The keyword '{keyword}' only accepts {text}; got {value}"
+            )
 
     return check
 
@@ -168,9 +168,7 @@ _COMMON = {
     "resources": _Rule((dict, _NONE), _check_resources),
     "accelerator_type": _TEXT,
     "label_selector": _Rule((dict, _NONE), lambda _, v: check_label_selector(v)),
-    "fallback_strategy": _Rule(
-        (list, _NONE), lambda _, v: check_fallback_strategy(v)
-    ),
+    "fallback_strategy": _Rule((list, _NONE), lambda _, v: check_fallback_strategy(v)),
     "name": _TEXT,
     "runtime_env": _Rule((dict, _NONE), _check_runtime_env),
     "scheduling_strategy": _Rule((_NONE, str), class_names=_STRATEGIES),
@@ -342,9 +340,7 @@ class ActorOptions(_Options):
 
     _rules: ClassVar[dict[str, _Rule]] = _ACTOR
     _kind: ClassVar[str] = "actors"
-    _only_at_decoration: ClassVar[frozenset[str]] = frozenset(
-        ("concurrency_groups",)
-    )
+    _only_at_decoration: ClassVar[frozenset[str]] = frozenset(("concurrency_groups",))
 
     namespace: str | None = None
     #: "detached": outlives its job.
@@ -386,9 +382,7 @@ class ActorOptions(_Options):
 
     def _consistent(self) -> Self:
         if self.get_if_exists and not self.name:
-            raise ValueError(
-                "The actor name must be specified to use `get_if_exists`."
-            )
+            raise ValueError("The actor name must be specified to use `get_if_exists`.")
         return self
 
 
