@@ -115,8 +115,8 @@ def _check_num_returns(keyword: str, value: int | str) -> None:
 def _check_backpressure(keyword: str, value: int) -> None:
     if value == 0:
         raise ValueError(
-            f"{keyword}=0 is not allowed: nothing would ever be yielded. Use the number "
-            "of objects that may wait for the consumer, or -1 for no limit."
+            f"{keyword}=0 is not allowed: nothing would ever be yielded. Use the "
+            "number of objects that may wait for the consumer, or -1 for no limit."
         )
 
 

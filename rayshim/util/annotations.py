@@ -77,9 +77,9 @@ def Deprecated(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("warning"):
             return obj
         if isinstance(obj, type):
-            init: Any = obj.__init__
-            obj.__init__ = _warning(init, f"{text} {message}")  # type: ignore[misc]  # a class of the user
-            return obj
+            cls: Any = obj
+            cls.__init__ = _warning(cls.__init__, f"{text} {message}")
+            return cls
         return _warning(obj, f"{text} {message}")
 
     return mark

@@ -90,7 +90,8 @@ def slotted(lock: Any) -> Slotted:
         (made_class, "attribute 'shared' of Local -> "),
         (
             class_with_method,
-            "method 'use' of Local -> closure variable 'lock' of function 'Local.use' -> ",
+            "method 'use' of Local -> "
+            "closure variable 'lock' of function 'Local.use' -> ",
         ),
         (
             lambda lock: functools.partial(max, lock),
