@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -9,8 +11,9 @@ from msgspec import Struct
 class KvPut(Struct):
     """Payload of ``kv_put``."""
 
-    key: bytes | str
-    value: bytes | str
+    #: Bytes or text, as all keys and values here; the schema language has no such union.
+    key: Any
+    value: Any
     namespace: str | None = None
     overwrite: bool = True
 
@@ -18,7 +21,7 @@ class KvPut(Struct):
 class KvKey(Struct):
     """Payload of ``kv_get``, ``kv_exists`` and ``kv_del``."""
 
-    key: bytes | str
+    key: Any
     namespace: str | None = None
     by_prefix: bool = False
 
@@ -26,7 +29,7 @@ class KvKey(Struct):
 class KvList(Struct):
     """Payload of ``kv_list``."""
 
-    prefix: bytes | str = b""
+    prefix: Any = b""
     namespace: str | None = None
 
 
@@ -77,5 +80,11 @@ class KeyValues:
         return [key for key in space if key.startswith(prefix)]
 
 
-def _bytes(text: bytes | str) -> bytes:
-    return text.encode() if isinstance(text, str) else text
+def _bytes(text: Any) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    raise msgspec.ValidationError(
+        f"keys and values are bytes or text, not {type(text).__name__}"
+    )
