@@ -11,6 +11,7 @@ A group is created once, removed once; doubled events change nothing.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -104,7 +105,7 @@ class PlacementGroups:
         #: (name) -> id of the group that has it now.
         self._names: dict[str, bytes] = {}
         #: Exactly the ids of groups in REMOVED, oldest first.
-        self._removed: dict[bytes, None] = {}
+        self._removed: OrderedDict[bytes, None] = OrderedDict()
 
     def requested(self, group: Group, *, node_count: int) -> list[Command]:
         """A peer wants a group.
@@ -149,8 +150,7 @@ class PlacementGroups:
             del self._names[group.name]
         self._removed[group_id] = None
         if len(self._removed) > REMEMBERED:
-            oldest = next(iter(self._removed))
-            del self._removed[oldest]
+            oldest, _ = self._removed.popitem(last=False)
             del self.groups[oldest]
         return [FreeBundles(group_id), ReportGroup(group_id)]
 
