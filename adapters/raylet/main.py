@@ -75,6 +75,7 @@ def _listen(config: NodeConfig) -> socket.socket:
             "address": config.address,
             "node_id": config.node_id,
             "pid": os.getpid(),
+            "node_ip": config.node_ip,
         }
         _write_line(config.ready_fd, ready)
     return listener
