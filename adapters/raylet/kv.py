@@ -11,7 +11,7 @@ from msgspec import Struct
 class KvPut(Struct):
     """Payload of ``kv_put``."""
 
-    #: Bytes or text, as all keys and values here; the schema language has no such union.
+    #: Bytes or text, like all keys and values here: a schema has no such union.
     key: Any
     value: Any
     namespace: str | None = None

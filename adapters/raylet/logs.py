@@ -21,6 +21,9 @@ MAX_LINE_BYTES = 1 << 20
 #: Seconds that an unfinished line waits for its end.
 PARTIAL_LIMIT_S = 0.1
 
+#: Seconds until a worker whose lines do not go out is read again.
+CONGESTION_PAUSE_S = 0.02
+
 #: ``(worker_id, pid, name, "out" or "err", lines)``
 LinesHandler = Callable[[bytes, int, str, str, list[str]], None]
 
@@ -52,11 +55,24 @@ class _Writer:
 
 
 class LogRelay:
-    """The pipes of all executors of a node."""
+    """The pipes of all executors of a node.
 
-    def __init__(self, logs_dir: str, on_lines: LinesHandler) -> None:
+    Args:
+        logs_dir: Folder of the files.
+        on_lines: Takes whole lines.
+        is_congested: Whether a worker's lines go out slower than they come in, so
+            that the worker has to wait.
+    """
+
+    def __init__(
+        self,
+        logs_dir: str,
+        on_lines: LinesHandler,
+        is_congested: Callable[[bytes], bool],
+    ) -> None:
         self._logs_dir = logs_dir
         self._on_lines = on_lines
+        self._is_congested = is_congested
         self._loop = asyncio.get_running_loop()
         #: Worker id -> its open pipes.
         self._writers: dict[bytes, _Writer] = {}
@@ -69,7 +85,7 @@ class LogRelay:
             os.set_blocking(descriptor, False)
             stream = _Stream(writer, kind, descriptor, f"{stem}.{kind}")
             writer.streams.append(stream)
-            self._loop.add_reader(descriptor, self._read, stream)
+            self._loop.add_reader(descriptor, self._readable, stream)
         self._writers[worker_id] = writer
 
     def drain(self, worker_id: bytes) -> None:
@@ -86,6 +102,18 @@ class LogRelay:
         """Drains all."""
         for worker_id in list(self._writers):
             self.drain(worker_id)
+
+    def _readable(self, stream: _Stream) -> None:
+        if self._is_congested(stream.worker.worker_id):
+            # The pipe fills up, and the executor's print waits.
+            self._loop.remove_reader(stream.descriptor)
+            self._loop.call_later(CONGESTION_PAUSE_S, self._resume, stream)
+        else:
+            self._read(stream)
+
+    def _resume(self, stream: _Stream) -> None:
+        if stream.descriptor >= 0:
+            self._loop.add_reader(stream.descriptor, self._readable, stream)
 
     def _read(self, stream: _Stream) -> bool:
         """Takes one piece; False when there is no more for now."""

@@ -1,11 +1,12 @@
 """Start and end of the node process.
 
-The order is chosen for speed: the fork server is forked before anything heavy is
-imported, so that its imports run on another CPU while this process starts to listen.
+The order is chosen for speed: what executors need as well is imported once, then the
+fork server is forked, whose own imports run on another CPU while this process listens.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -38,6 +39,7 @@ def main() -> None:
         config = NodeConfig.from_json(sys.stdin.read())
         ready_fd = config.ready_fd
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _import_shared()
         child = forkserver.start(config.forkserver())
         listener = _listen(config)
         _run(config, child, listener)
@@ -53,6 +55,12 @@ def main() -> None:
         # Nothing here needs an orderly interpreter exit, and Dask's is slow.
         sys.stderr.flush()
         os._exit(status)
+
+
+def _import_shared() -> None:
+    """Imports, once for both, what the fork server's executors need as well."""
+    for name in ("asyncio", "rayshim.adapters.wire.messages"):
+        importlib.import_module(name)
 
 
 def _listen(config: NodeConfig) -> socket.socket:

@@ -47,23 +47,23 @@ class ExecutorPool:
         self._workers: dict[int, bytes] = {}
         #: The inverse.
         self.pids: dict[bytes, int] = {}
-        #: Workers to kill as soon as their pid is known.
-        self._doomed: set[bytes] = set()
+        #: Workers whose fork is not answered -> whether to kill them at once then.
+        self._forking: dict[bytes, bool] = {}
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def fork(self, worker_id: bytes) -> None:
         """Asks for an executor; ``on_forked`` follows, later ``on_exited``."""
+        self._forking[worker_id] = False
         self._send({"fork": worker_id.hex()})
 
     def kill(self, worker_id: bytes) -> None:
         """Kills an executor and what it started; unknown ones are let be."""
-        pid = self.pids.get(worker_id)
-        if pid is None:
-            self._doomed.add(worker_id)
-        else:
-            self._send({"kill": pid})
+        if worker_id in self._forking:
+            self._forking[worker_id] = True
+        elif worker_id in self.pids:
+            self._send({"kill": self.pids[worker_id]})
 
     async def end(self, timeout_s: float) -> None:
         """Kills everything, the fork server last."""
@@ -116,9 +116,9 @@ class ExecutorPool:
             pid = int(str(record["pid"]))
             self._workers[pid] = worker_id
             self.pids[worker_id] = pid
+            is_doomed = self._forking.pop(worker_id)
             self._on_forked(worker_id, pid, descriptors[0], descriptors[1])
-            if worker_id in self._doomed:
-                self._doomed.discard(worker_id)
+            if is_doomed:
                 self.kill(worker_id)
         elif "exited" in record:
             pid = int(str(record["exited"]))
@@ -128,6 +128,7 @@ class ExecutorPool:
             self._on_exited(worker_id, pid, reason, code)
         elif "failed" in record:
             worker_id = bytes.fromhex(str(record["failed"]))
+            del self._forking[worker_id]
             reason = f"no process could be forked: {record['error']}"
             self._on_exited(worker_id, 0, reason, 1)
 

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks at limits of time.
 TICK_S = 5.0
+#: Bytes that may wait for a driver before executors have to wait with their lines.
+MAX_UNSENT_LOG_BYTES = 4 << 20
 #: Seconds that an executor may live on after it closed its channel.
 EXIT_GRACE_S = 1.0
 
@@ -85,7 +87,7 @@ class NodeServer:
         )
         self._pending: deque[Any] = deque()
         self._is_feeding = False
-        self._logs = LogRelay(config.logs_dir, self._lines)
+        self._logs = LogRelay(config.logs_dir, self._lines, self._is_congested)
         self.actors = ActorService(self)
         self.control = ControlService(self)
 
@@ -300,6 +302,13 @@ class NodeServer:
             driver.connection.send(
                 wire.LogLines(pid, name, stream, lines, self.config.node_ip)
             )
+
+    def _is_congested(self, worker_id: bytes) -> bool:
+        executor = self.raylet.executors.by_id.get(worker_id)
+        driver = self._drivers.get(executor.job_id) if executor else None
+        return (
+            driver is not None and driver.connection.unsent_bytes > MAX_UNSENT_LOG_BYTES
+        )
 
     def _look(self) -> None:
         self.feed(ev.TimePassed())

@@ -72,6 +72,11 @@ class Connection(asyncio.Protocol):
         """Whether nothing can be sent any more."""
         return self._transport is None or self._transport.is_closing()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
     def send(self, message: Message) -> None:
         """Sends a message with the next batch; dropped if the peer is gone."""
         if self._transport is None:

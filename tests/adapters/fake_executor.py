@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import fake_wire
@@ -20,12 +21,10 @@ from rayshim.adapters.wire import messages as wire
 
 def main(config: dict[str, Any]) -> int:
     """Entry of the forked process."""
-    with open(config["token_path"], encoding="ascii") as file:
-        token = bytes.fromhex(file.read().strip())
+    token = bytes.fromhex(Path(config["token_path"]).read_text().strip())
     worker_id = bytes.fromhex(config["worker_id"])
-    path = os.path.join(
-        config["session_dir"], "sockets", f"w-{config['worker_id'][:16]}.sock"
-    )
+    name = f"w-{config['worker_id'][:16]}.sock"
+    path = str(Path(config["session_dir"], "sockets", name))
     listener = fake_wire.listen(path)
     raylet = fake_wire.Channel.connect(config["raylet_address"], token)
     raylet.send(wire.Hello("executor", worker_id, f"unix:{path}", os.getpid(), b""))
@@ -76,6 +75,9 @@ def _run(spec: wire.TaskSpec, raylet: fake_wire.Channel) -> wire.Result:
         sys.stdout.flush()
     elif verb == "write":
         os.write(2, text.encode())
+    elif verb == "flood":
+        for _ in range(int(text) >> 16):
+            os.write(1, b"x" * 65535 + b"\n")
     elif verb == "child":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         value = str(child.pid).encode()
@@ -91,9 +93,7 @@ def _run(spec: wire.TaskSpec, raylet: fake_wire.Channel) -> wire.Result:
         raylet.send(wire.ActorExiting(bytes.fromhex(text), "asked to"))
         os._exit(0)
     elif verb == "stat":
-        with open("/proc/self/smaps_rollup", encoding="ascii") as file:
-            value = str(
-                sum(int(row.split()[1]) for row in file if row.startswith("Private"))
-                * 1024
-            ).encode()
+        rows = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        kib = sum(int(row.split()[1]) for row in rows if row.startswith("Private"))
+        value = str(kib * 1024).encode()
     return wire.Result(spec.task_id, [wire.Payload(wire.PICKLE, value)])
