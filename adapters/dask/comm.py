@@ -2,7 +2,8 @@
 
 Whoever can open a connection to a plain Dask port has it unpickle what they send.
 Here both sides prove the token (:mod:`rayshim.adapters.wire.auth`) with records of
-fixed size before Dask reads its first byte. Addresses read ``rayshim://HOST:PORT``;
+fixed size before Dask reads its first byte; the client begins, so that a plain Dask
+client is refused before it has read anything. Addresses read ``rayshim://HOST:PORT``;
 distributed finds the scheme through the entry point group
 ``distributed.comm.backends``.
 
@@ -57,6 +58,7 @@ def _read_token(connection_args: dict[str, Any]) -> bytes:
 
 
 async def _prove_as_client(stream: IOStream, token: bytes) -> None:
+    await stream.write(auth.MAGIC)
     reply, wanted = auth.answer(token, await stream.read_bytes(auth.CHALLENGE_BYTES))
     await stream.write(reply)
     proof = await stream.read_bytes(auth.DIGEST_BYTES)
@@ -65,6 +67,9 @@ async def _prove_as_client(stream: IOStream, token: bytes) -> None:
 
 
 async def _prove_as_server(stream: IOStream, token: bytes) -> None:
+    # Dask's own peers would take a challenge for the length of a huge frame.
+    if await stream.read_bytes(len(auth.MAGIC)) != auth.MAGIC:
+        raise auth.HandshakeError("a peer that speaks plain Dask, or something else")
     sent = auth.challenge()
     await stream.write(sent)
     reply = await stream.read_bytes(auth.ANSWER_BYTES)

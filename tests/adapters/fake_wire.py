@@ -26,8 +26,12 @@ class Channel:
         """The connecting side."""
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(TIMEOUT_S)
-        sock.connect(address.removeprefix("unix:"))
-        auth.connect(sock, token)
+        try:
+            sock.connect(address.removeprefix("unix:"))
+            auth.connect(sock, token)
+        except BaseException:
+            sock.close()
+            raise
         return cls(sock)
 
     @classmethod

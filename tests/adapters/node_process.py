@@ -12,13 +12,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import fake_wire
 import msgspec
+
+import fake_wire
 from rayshim.adapters.wire import messages as wire
 
-TESTS = os.path.dirname(os.path.abspath(__file__))
+TESTS = Path(__file__).resolve().parent
 DEADLINE_S = 20.0
 
 
@@ -36,10 +38,10 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 def is_alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii")
     except OSError:
         return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
 class NodeProcess:
@@ -48,23 +50,22 @@ class NodeProcess:
     def __init__(self, **overrides: Any) -> None:
         self.session = f"s{os.getpid()}-{secrets.token_hex(4)}"
         self.root = tempfile.mkdtemp(prefix="rt")
-        self.session_dir = os.path.join(self.root, self.session)
-        self.store_dir = f"/dev/shm/rayshim-test-{self.session}"
-        os.makedirs(os.path.join(self.session_dir, "sockets"), mode=0o700)
-        os.makedirs(self.store_dir, mode=0o700)
+        self.session_dir = Path(self.root, self.session)
+        self.store_dir = Path(f"/dev/shm/rayshim-test-{self.session}")
+        (self.session_dir / "sockets").mkdir(mode=0o700, parents=True)
+        self.store_dir.mkdir(mode=0o700)
         self.token = secrets.token_bytes(32)
-        token_path = os.path.join(self.session_dir, "token")
-        with open(token_path, "w", encoding="ascii") as file:
-            file.write(self.token.hex())
+        self.token_path = self.session_dir / "token"
+        self.token_path.write_text(self.token.hex())
         life_read, self.lifeline = os.pipe()
         ready_read, ready_write = os.pipe()
         self.job_id = secrets.token_bytes(4)
         config = {
             "session": self.session,
-            "session_dir": self.session_dir,
-            "store_dir": self.store_dir,
+            "session_dir": str(self.session_dir),
+            "store_dir": str(self.store_dir),
             "node_id": secrets.token_hex(28),
-            "token_path": token_path,
+            "token_path": str(self.token_path),
             "resources": {"CPU": 2.0, "memory": 1e9, "object_store_memory": 1e8},
             "labels": {},
             "prestart": 2,
@@ -72,7 +73,7 @@ class NodeProcess:
             "executor_entry": "fake_executor:main",
             "lifeline_fd": life_read,
             "ready_fd": ready_write,
-            "sys_path": [TESTS],
+            "sys_path": [str(TESTS)],
             "namespace": "test",
             "job_id": self.job_id.hex(),
             "settings": {"dask": "off"},
@@ -134,8 +135,24 @@ class Peer:
         hello = wire.Hello(role, secrets.token_bytes(28), self.address, 1, job_id)
         self.channel.send(hello)
         self._numbers = itertools.count(1 << 32)
+        #: Makes this peer's short lease ids unique on the node.
+        self._prefix = secrets.token_bytes(8)
         #: Messages that came while something else was awaited.
         self.others: list[Any] = []
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self.channel.close()
+
+    def send(self, message: Any) -> None:
+        """Sends one message now."""
+        if hasattr(message, "lease_id"):
+            message.lease_id = self._prefix + message.lease_id
+        self.channel.send(message)
+
+    def lease_id(self, name: bytes) -> bytes:
+        """The id under which the raylet knows a lease of this peer."""
+        return self._prefix + name
 
     def expect(self, kind: type, timeout_s: float | None = None) -> Any:
         """The next message of a kind; others are kept in ``others``."""
@@ -145,6 +162,8 @@ class Peer:
         while True:
             message = self.channel.receive(timeout_s)
             assert message is not None, "the raylet closed the channel"
+            if hasattr(message, "lease_id"):
+                message.lease_id = message.lease_id.removeprefix(self._prefix)
             if isinstance(message, kind):
                 return message
             self.others.append(message)
@@ -152,11 +171,12 @@ class Peer:
     def request(self, method: str, **payload: Any) -> Any:
         """The value of a control request, or the Response on an error."""
         number = next(self._numbers)
+        skipped: list[Any] = []
         body = msgspec.msgpack.encode(payload)
         self.channel.send(wire.Request(number, method, body))
-        answer = self.expect(wire.Response)
-        while answer.request_id != number:
-            answer = self.expect(wire.Response)
+        while (answer := self.expect(wire.Response)).request_id != number:
+            skipped.append(answer)
+        self.others += skipped
         return answer if answer.error else msgspec.msgpack.decode(answer.payload)
 
     def ask(self, lease_id: bytes, **options: Any) -> None:
@@ -169,7 +189,7 @@ class Peer:
             "backlog": 0,
             **options,
         }
-        self.channel.send(wire.RequestLease(lease_id, **values))
+        self.send(wire.RequestLease(lease_id, **values))
 
     def lease(self, lease_id: bytes, **options: Any) -> wire.LeaseGranted:
         """Asks for a lease and waits for the grant."""
