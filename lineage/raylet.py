@@ -253,6 +253,9 @@ class Raylet:
         assert lease is not None
         assert lease.allocation is not None and lease.source is not None
         executor.is_blocked = event.blocked
+        if lease.request.fixed:
+            # Actors hold their resources for life, as Ray's do.
+            return []
         if not event.blocked:
             lease.source.reclaim_cpu(lease.allocation)
             return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 from pathlib import Path
@@ -56,6 +57,9 @@ async def start(config: NodeConfig) -> str:
         dashboard=False,
         memory_limit=0,
     )
+    # Else each full collection would look at all of distributed, for tens of
+    # milliseconds in which no lease is granted.
+    gc.freeze()
     return str(scheduler.address)
 
 

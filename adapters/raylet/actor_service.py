@@ -198,9 +198,9 @@ class ActorService:
                 if not known:
                     del self._cargo[message.actor_id]
                 text = (
-                    f"An actor with the name {command.name} already exists in the "
-                    f"namespace {command.namespace}: choose another name, or get it "
-                    "with get_if_exists=True or ray.get_actor."
+                    f"The actor name {command.name!r} is already taken in namespace "
+                    f"{command.namespace!r}: choose another name, or get the actor "
+                    "that exists with get_if_exists=True or ray.get_actor."
                 )
                 error = ("ActorAlreadyExistsError", text)
                 respond(peer, message.request_id, error=error)

@@ -316,6 +316,13 @@ def test_nothing_that_needs_cpu_is_granted_while_cpu_is_negative() -> None:
     assert granted_ids(world.do(ev.LeaseReturned(b"1"))) == [b"3"]
 
 
+def test_an_actor_that_waits_keeps_its_cpus() -> None:
+    world = World(CPU=1)
+    actor = world.granted(b"1", fixed=True)
+    assert world.do(ev.ExecutorBlocked(actor, True)) == []
+    assert world.available == {"CPU": 0.0}
+
+
 def test_blocking_twice_frees_once() -> None:
     world = World(CPU=2)
     parent = world.granted(b"1")
