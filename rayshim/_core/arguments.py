@@ -8,6 +8,7 @@ from rayshim._core.refs import ObjectRef
 from rayshim._core.serialization import IMMUTABLE, Serialized, serialize
 from rayshim._core.unpicklable import describe_failure
 from rayshim.adapters.wire import messages as m
+from rayshim.exceptions import RayError
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
@@ -51,7 +52,7 @@ def encode(
             plain = False
             break
     if not plain or kwargs:
-        args, kwargs = _replace_references(encoded, args, kwargs)
+        args, kwargs = _replace_references(peer, encoded, args, kwargs)
     try:
         serialized = serialize((args, kwargs))
     except Exception as error:
@@ -67,21 +68,31 @@ def encode(
 
 
 def _replace_references(
-    encoded: Encoded, args: tuple[Any, ...], kwargs: dict[str, Any]
+    peer: Peer, encoded: Encoded, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     found = encoded.dependencies
     for position, value in enumerate(args):
-        if isinstance(value, ObjectRef):
-            found.append((position, "", value))
+        ref = _as_reference(peer, value)
+        if ref is not None:
+            found.append((position, "", ref))
     for key, value in kwargs.items():
-        if isinstance(value, ObjectRef):
-            found.append((-1, key, value))
+        ref = _as_reference(peer, value)
+        if ref is not None:
+            found.append((-1, key, ref))
     if found:
-        args = tuple(None if isinstance(v, ObjectRef) else v for v in args)
-        kwargs = {
-            k: None if isinstance(v, ObjectRef) else v for k, v in kwargs.items()
-        }
+        positions = {position for position, _, _ in found}
+        keys = {key for _, key, _ in found}
+        args = tuple(None if i in positions else v for i, v in enumerate(args))
+        kwargs = {k: None if k in keys else v for k, v in kwargs.items()}
     return args, kwargs
+
+
+def _as_reference(peer: Peer, value: Any) -> ObjectRef | None:
+    if isinstance(value, ObjectRef):
+        return value
+    if isinstance(value, RayError):
+        return peer.objects.put(value)  # fails the call, as a failed reference does
+    return None
 
 
 def _store(peer: Peer, serialized: Serialized) -> ObjectRef:

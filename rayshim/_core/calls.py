@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 class FunctionRecord:
     """A pickled function or class, as it was at its first ``.remote()``."""
 
-    __slots__ = ("blob", "key", "message", "name", "qualified_name")
+    __slots__ = ("blob", "captured", "key", "message", "name", "qualified_name")
 
-    def __init__(self, key: bytes, blob: bytes, name: str, qualified: str) -> None:
+    def __init__(
+        self, key: bytes, blob: bytes, name: str, qualified: str, captured: list[Any]
+    ) -> None:
+        #: References that it captured: alive as long as it may be called.
+        self.captured = captured
         self.key = key
         self.blob = blob
         self.name = name

@@ -6,9 +6,8 @@ import hashlib
 import logging
 from typing import Any
 
-import cloudpickle
-
 from rayshim._core.calls import FunctionRecord
+from rayshim._core.serialization import serialize_code
 from rayshim._core.unpicklable import describe_failure, size_report
 from rayshim.settings import Settings
 
@@ -31,7 +30,7 @@ def pickle_function(
         ValueError: it is larger than ``function_limit_bytes``.
     """
     try:
-        blob = cloudpickle.dumps(function, protocol=5)
+        blob, refs = serialize_code(function)
     except Exception as error:
         raise TypeError(
             f"Could not serialize the {kind} {qualified}: "
@@ -57,4 +56,4 @@ def pickle_function(
         )
     key = hashlib.blake2b(blob, digest_size=16).digest()
     name = getattr(function, "__name__", qualified)
-    return FunctionRecord(key, blob, name, qualified)
+    return FunctionRecord(key, blob, name, qualified, refs)

@@ -170,7 +170,16 @@ class ObjectPlane:
 
     def put(self, value: Any, call_site: str = "") -> ObjectRef:
         """Store a value and return its reference."""
+        if isinstance(value, exceptions.RayError):
+            # A system error as the whole value is a failure wherever it is read.
+            return self._put_payload(failures.error_payload(value))
         return self.put_serialized(serialize(value), call_site)
+
+    def _put_payload(self, payload: m.Payload) -> ObjectRef:
+        object_id = self._peer.unique() + self.id_tail + _PUT_INDEX
+        with self._peer.lock:
+            self.table.own(object_id).value = payload
+        return ObjectRef(object_id)
 
     def put_serialized(self, serialized: Serialized, call_site: str = "") -> ObjectRef:
         """Store a value that is serialized already."""

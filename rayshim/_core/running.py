@@ -114,9 +114,9 @@ class Runner:
                 self._executor.exit_actor(str(request.code))
                 raise AssertionError("unreachable") from None
             except KeyboardInterrupt as error:
+                # Also when user code raised it: that is what Ray makes of it.
                 args = kwargs = None  # type: ignore[assignment]
-                if not context.cancelled:
-                    return self._failed(channel, spec, context, error, skip_frames=2)
+                error.__traceback__ = None
                 return self.cancelled(channel, spec)
             except SystemExit as error:
                 self._exit_process(error)
@@ -312,11 +312,13 @@ class Runner:
         wanted = spec.num_returns
         streamed = -1
         try:
-            if wanted == 1:
-                values = [self._pack(channel, value)]
-            elif wanted < 0:
+            if wanted < 0:
                 streamed = value
                 values = [m.Payload(m.PICKLE, _PICKLED_NONE)]
+            elif inspect.isgenerator(value):
+                values = self._pack_generator(channel, spec, value)
+            elif wanted == 1:
+                values = [self._pack(channel, value)]
             else:
                 values = [
                     self._pack(channel, item) for item in self._split(value, wanted)
@@ -334,18 +336,6 @@ class Runner:
     def _split(value: Any, wanted: int) -> list[Any]:
         if wanted == 0:
             return []
-        if inspect.isgenerator(value):
-            items = []
-            for item in value:
-                items.append(item)
-                if len(items) > wanted:
-                    break
-            if len(items) != wanted:
-                raise ValueError(
-                    f"Task returned {'more than' if len(items) > wanted else len(items)}"
-                    f" objects, but num_returns={wanted}."
-                )
-            return items
         items = list(value)
         if len(items) != wanted:
             raise ValueError(
@@ -353,7 +343,32 @@ class Runner:
             )
         return items
 
+    def _pack_generator(
+        self, channel: Channel, spec: m.TaskSpec, generator: Any
+    ) -> list[m.Payload]:
+        """The first values of a generator; a failure is the value of the rest."""
+        wanted = spec.num_returns
+        values: list[m.Payload] = []
+        try:
+            for item in generator:
+                if len(values) == wanted:
+                    break
+                values.append(self._pack(channel, item))
+            if len(values) < wanted:
+                raise ValueError(
+                    f"Task returned {len(values)} objects, but num_returns={wanted}."
+                )
+        except Exception as error:
+            if not values:
+                raise
+            wrapped = failures.task_error(self._peer, self.display_name(spec), error)
+            failure = failures.error_payload(wrapped)
+            values += [failure] * (wanted - len(values))
+        return values
+
     def _pack(self, channel: Channel, value: Any) -> m.Payload:
+        if isinstance(value, exceptions.RayError):
+            return failures.error_payload(value)
         try:
             serialized = serialize(value)
         except Exception as error:

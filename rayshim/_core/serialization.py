@@ -14,7 +14,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .arrow_slices import reduce_array
@@ -177,6 +177,36 @@ def _dump(value: Any) -> Serialized:
     return Serialized(stream, [buffer.raw() for buffer in buffers], refs)
 
 
+def serialize_code(target: Any) -> tuple[bytes, list[Any]]:
+    """Serialize a function or class by value, everything in one stream.
+
+    Returns:
+        The stream, and the references that it captured.
+    """
+    refs: list[Any] = []
+    outer = collector.refs
+    collector.refs = refs
+    try:
+        with io.BytesIO() as file:
+            _pickler_class()(file, protocol=5).dump(target)
+            return file.getvalue(), refs
+    finally:
+        collector.refs = outer
+
+
+#: What cloudpickle calls every file, so that equal code gives equal bytes.
+_NO_FILE = "<dynamic-code>"
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+    """As cloudpickle, but with the file name, which tracebacks show."""
+    import cloudpickle
+
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    name = code.co_filename
+    return make, tuple(name if part == _NO_FILE else part for part in args)
+
+
 _pickler: type[Pickler] | None = None
 
 
@@ -208,6 +238,7 @@ def _pickler_class() -> type[Pickler]:
                     table.update(arrow_reducers())
                 table.update(copyreg.dispatch_table)
                 table.update(known)
+                table[CodeType] = _reduce_code
                 super().dump(obj)
 
         _pickler = ValuePickler

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 #: Index of the first item among a call's return values (1 is the generator itself).
 _FIRST_ITEM = 2
+_NONE = m.Payload(m.PICKLE, b"\x80\x05N.")
 
 
 class StreamState:
@@ -112,18 +113,36 @@ class Streams:
         """The call has returned."""
         state: StreamState = record.stream
         state.total = max(result.streamed, state.received)
+        if record.spec.num_returns == m.DYNAMIC:
+            result.values[0] = self._collected(state)
         self._changed(state)
 
-    def failed(self, record: CallRecord, payload: m.Payload) -> None:
-        """The call failed for good: the error is the last item."""
+    def failed(self, record: CallRecord, payload: m.Payload) -> m.Payload:
+        """The call failed for good: the error is the last item.
+
+        Returns:
+            The value of the generator's own reference: what there is of a dynamic
+            one, nothing for a stream.
+        """
         state: StreamState = record.stream
-        if state.total is not None or state.abandoned:
-            return
-        object_id = self.item_id(record.task_id, state.received)
-        entry = self._peer.objects.table.own(object_id)
-        self._peer.objects.complete(entry, payload)
-        state.total = state.received + 1
-        self._append(state, object_id)
+        dynamic = record.spec.num_returns == m.DYNAMIC
+        if dynamic and not state.received:
+            return payload
+        if state.total is None and not state.abandoned:
+            object_id = self.item_id(record.task_id, state.received)
+            entry = self._peer.objects.table.own(object_id)
+            self._peer.objects.complete(entry, payload)
+            state.total = state.received + 1
+            self._append(state, object_id)
+        return self._collected(state) if dynamic else _NONE
+
+    def _collected(self, state: StreamState) -> m.Payload:
+        from rayshim._core.generators import DynamicObjectRefGenerator
+        from rayshim._core.serialization import serialize
+
+        refs = [ObjectRef(state.items[index]) for index in sorted(state.items)]
+        state.items.clear()
+        return self._peer.objects.pack(serialize(DynamicObjectRefGenerator(refs)), "")
 
     def take(self, state: StreamState) -> ObjectRef | None:
         """The next reference, or None at the end (under the lock)."""

@@ -60,6 +60,7 @@ class TaskSubmitter:
             m.LeaseRejected: self._on_rejected,
             m.LeaseLost: self._on_lost,
             m.ReclaimLease: self._on_reclaim,
+            m.CancelTask: self._on_cancel,
         }
 
     # -- submission ------------------------------------------------------------------
@@ -407,7 +408,7 @@ class TaskSubmitter:
     def finish(self, record: CallRecord, result: m.Result, sender: str) -> None:
         """Take in the result of a call (under the lock)."""
         values = result.values
-        if values and values[0].kind == m.ERROR:
+        if len(values) == 1 and values[0].kind == m.ERROR:
             self._end_lends(record, result.kept, sender)
             if not self._retry(record, values[0]):
                 self.fail(record, values[0])
@@ -466,7 +467,7 @@ class TaskSubmitter:
         if self.records.pop(record.task_id, None) is None:
             return
         if record.stream is not None:
-            self._peer.streams.failed(record, payload)
+            payload = self._peer.streams.failed(record, payload)
         objects = self._peer.objects
         for object_id in record.return_ids:
             entry = objects.entries.get(object_id)
@@ -550,6 +551,9 @@ class TaskSubmitter:
             self.cancel_owned(task_id, force, recursive)
         self._peer.reactor.run_deferred()
 
+    def _on_cancel(self, channel: Channel, cancel: m.CancelTask) -> None:
+        self.cancel_owned(cancel.task_id, cancel.force, cancel.recursive)
+
     def cancel_owned(self, task_id: bytes, force: bool, recursive: bool) -> bool:
         """Cancel a call of this process (under the lock)."""
         record = self.records.get(task_id)
@@ -594,7 +598,7 @@ def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:
     if lost.out_of_memory:
         return exceptions.OutOfMemoryError(lost.reason)
     return exceptions.WorkerCrashedError(
-        f"the executor of task {record.name} died: {lost.reason}. It ran "
+        f"the executor of task {record.name} died unexpectedly: {lost.reason}. It ran "
         f"{record.attempt + 1} time(s) and has no retries left; raise max_retries, or "
         "look at the last lines that it printed."
     )
