@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +20,7 @@ from rayshim._core.init_options import runtime_env_fields
 from rayshim._core.methods import BUILTIN_METHODS, MethodInfo, method_table
 from rayshim._core.options import ActorOptions, MethodOptions
 from rayshim._core.refs import ObjectRef
-from rayshim._core.resources import resources_of, scheduling_of
+from rayshim._core.resources import place_of, resources_of
 from rayshim._core.running import ActorExit
 from rayshim._core.signatures import CallSignature
 from rayshim.adapters.wire import messages as m
@@ -55,7 +56,7 @@ class ActorMethod:
             f"'object.{self._name}()', try 'object.{self._name}.remote()'."
         )
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a call; returns as :meth:`RemoteFunction.remote` does."""
         return self._handle._submit(self._name, self._info, args, kwargs)
 
@@ -88,7 +89,7 @@ class _MethodWithOptions:
         self._info = info
         self._options = options
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a call.
 
         Raises:
@@ -302,7 +303,7 @@ class ActorClass:
         self._record: FunctionRecord | None = None
         self._meta: HandleMeta | None = None
         self._constructor = CallSignature.of(modified.__init__, skip_first=True)
-        self._methods = method_table(modified, options.concurrency_groups or {})
+        self._methods = method_table(modified)
         self.__doc__ = modified.__doc__
         self.__module__ = modified.__module__
 
@@ -314,7 +315,7 @@ class ActorClass:
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         raise ActorClassInheritanceException(
-            f"the actor class {self._class_name} cannot be a base class. Derive from "
+            f"the actor class {self._class_name} cannot have a subclass. Derive from "
             "the plain class and decorate the result with @ray.remote."
         )
 
@@ -322,9 +323,14 @@ class ActorClass:
         plain = self.__dict__.get("_class")
         if plain is None or name.startswith("__"):
             raise AttributeError(name)
-        return getattr(plain, name)
+        value = getattr(plain, name)
+        if inspect.isfunction(value):
+            # Not the function itself: a pickler that finds it under this name would
+            # take it for importable, and its super() would see another class.
+            return functools.wraps(value)(functools.partial(value))
+        return value
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Create an actor and return its handle at once.
 
         Raises:
@@ -365,6 +371,7 @@ class ActorClass:
         actor_id = peer.unique() + os.urandom(4) + peer.job_id
         detached = options.lifetime == "detached"
         groups = options.concurrency_groups or {}
+        self._check_groups(groups)
         meta = HandleMeta(
             self._class_name,
             self._methods,
@@ -380,7 +387,7 @@ class ActorClass:
         placement = resources
         if options.num_cpus is None and not resources:
             placement = {"CPU": 1.0}
-        group, bundle = scheduling_of(options, placement)
+        place = place_of(options, placement, peer)
         env = runtime_env_fields(options.runtime_env)
         handle_blob = cloudpickle.dumps((meta, "" if detached else peer.address))
         register = m.RegisterActor(
@@ -399,8 +406,8 @@ class ActorClass:
             limit,
             dict(groups),
             handle_blob,
-            group,
-            bundle,
+            place.group,
+            place.bundle,
         )
         spec = m.TaskSpec(
             b"\xff" * 8 + actor_id,
@@ -416,7 +423,9 @@ class ActorClass:
         )
         start = m.StartActor(actor_id, self._record.key, self._record.blob, spec)
         try:
-            ref = peer.actors.create(register, start, encoded, counted=not detached)
+            ref = peer.actors.create(
+                register, start, encoded, counted=not detached, reject=place.reject
+            )
         except exceptions.ActorAlreadyExistsError:
             if options.get_if_exists:
                 found = find_actor(peer, name, namespace)
@@ -424,6 +433,27 @@ class ActorClass:
                     return found
             raise
         return ActorHandle(actor_id, meta, ref)
+
+    def _check_groups(self, groups: dict[str, Any]) -> None:
+        for name, limit in groups.items():
+            if not isinstance(limit, int) or isinstance(limit, bool):
+                raise TypeError(
+                    f"the limit of concurrency group {name!r} of {self._class_name} "
+                    f"must be a number of calls: an integer is required, got {limit!r}"
+                )
+            if limit < 1:
+                raise ValueError(
+                    f"the limit of concurrency group {name!r} of {self._class_name} "
+                    f"must be at least 1, got {limit}"
+                )
+        for method, info in self._methods.items():
+            group = info.concurrency_group
+            if group and group not in groups:
+                raise ValueError(
+                    f"method {method} of {self._class_name} is in the concurrency "
+                    f"group {group!r}, which the class does not define; it has "
+                    f"{sorted(groups) or 'none'}"
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class may refer to this object, so it is set after the object exists.
@@ -447,7 +477,7 @@ class _ActorClassWithOptions:
         self._actor_class = actor_class
         self._options = options
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """See :meth:`ActorClass.remote`."""
         return self._actor_class._create(self._options, args, kwargs)
 
@@ -496,7 +526,7 @@ def exit_actor() -> NoReturn:
     peer = current.peer
     if peer is None or peer.executor is None or peer.executor.actor is None:
         raise TypeError("exit_actor API is called on a non-actor worker: call it in an actor's method")
-    raise ActorExit("exit_actor() was called")
+    raise ActorExit("INTENDED_USER_EXIT: exit_actor() was called")
 
 
 def modify_class(cls: type, options: ActorOptions) -> ActorClass:

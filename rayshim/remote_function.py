@@ -14,7 +14,7 @@ from rayshim._core.functions import pickle_function
 from rayshim._core.generators import ObjectRefGenerator
 from rayshim._core.init_options import runtime_env_fields
 from rayshim._core.options import TaskOptions
-from rayshim._core.resources import lease_template, resources_of, scheduling_of
+from rayshim._core.resources import lease_template, place_of, resources_of
 from rayshim._core.signatures import CallSignature
 from rayshim.adapters.wire import messages as m
 from rayshim.lineage.dispatch import MAX_DEPTH
@@ -40,6 +40,7 @@ class _Plan:
         "name",
         "num_returns",
         "peer",
+        "reject",
         "retries",
         "retry_exceptions",
         "suffixes",
@@ -63,9 +64,10 @@ class _Plan:
         self.max_depth = 1 if single else MAX_DEPTH
         env = runtime_env_fields(options.runtime_env)
         resources = resources_of(options, default_cpus=1.0)
-        group, bundle = scheduling_of(options, resources)
+        place = place_of(options, resources, peer)
+        self.reject = place.reject
         self.template = lease_template(
-            peer, self.name, resources, env.get("env_vars") or {}, group, bundle
+            peer, self.name, resources, env.get("env_vars") or {}, place
         )
         self.key = (
             function.key,
@@ -74,6 +76,7 @@ class _Plan:
             self.max_depth,
             self.template.placement_group,
             self.template.bundle_index,
+            self.template.capture_group,
         )
 
 
@@ -116,7 +119,7 @@ class RemoteFunction:
             f"'{self._function_name}()', try '{self._function_name}.remote()'."
         )
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a call.
 
         Returns:
@@ -171,9 +174,12 @@ class RemoteFunction:
         return_ids = [task_id + suffix for suffix in plan.suffixes]
         record = CallRecord(spec, encoded, return_ids, plan.retries)
         record.retry_exceptions = plan.retry_exceptions
-        refs = peer.tasks.submit(
-            record, plan.function, plan.template, plan.key, plan.max_depth
-        )
+        if plan.reject:
+            refs = peer.tasks.refuse(record, plan.reject)
+        else:
+            refs = peer.tasks.submit(
+                record, plan.function, plan.template, plan.key, plan.max_depth
+            )
         if plan.num_returns == 1:
             return refs[0]
         if plan.num_returns == m.STREAMING:
@@ -230,7 +236,7 @@ class _WithOptions:
         self._options = options
         self._plan: _Plan | None = None
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """See :meth:`RemoteFunction.remote`."""
         peer = current.require_peer()
         plan = self._plan

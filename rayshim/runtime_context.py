@@ -23,7 +23,11 @@ class RuntimeContext:
 
     def get(self) -> dict[str, Any]:
         """The basic ids as a dict (deprecated in Ray)."""
-        context: dict[str, Any] = {"job_id": self.job_id, "node_id": self.node_id}
+        context: dict[str, Any] = {
+            "job_id": self.job_id,
+            "node_id": self.node_id,
+            "namespace": self.namespace,
+        }
         if self._call() is not None:
             context["task_id"] = self.task_id
             if self._actor_id_bytes():

@@ -369,7 +369,7 @@ class Reactor:
             stream = parts[0] if len(parts) == 1 else b"".join(parts)
             try:
                 channel._incoming = self._consume(channel, stream)
-            except (msgspec.DecodeError, auth.HandshakeError):
+            except (msgspec.DecodeError, auth.HandshakeError, _Gone):
                 # Nothing of a peer that breaks the protocol can be trusted.
                 ended = True
         if ended:
@@ -402,7 +402,7 @@ class Reactor:
             reply, channel._proof = auth.answer(
                 self._token, stream[: auth.CHALLENGE_BYTES]
             )
-            channel.sock.send(reply)
+            _send_record(channel, reply)
             channel._phase = _PROOF
             return auth.CHALLENGE_BYTES + self._shake_hands(
                 channel, stream[auth.CHALLENGE_BYTES :]
@@ -421,7 +421,7 @@ class Reactor:
         if len(stream) < auth.ANSWER_BYTES:
             return 0
         proof = auth.verify(self._token, channel._sent, stream[: auth.ANSWER_BYTES])
-        channel.sock.send(proof)
+        _send_record(channel, proof)
         channel._phase = _OPEN
         if channel._outgoing:
             channel._drain()
@@ -627,6 +627,17 @@ class Reactor:
         for number in (self._wake_fd, self._interrupt_fd):
             os.close(number)
         self._wake_fd = self._interrupt_fd = -1
+
+
+class _Gone(Exception):
+    """The other side left during the handshake."""
+
+
+def _send_record(channel: Channel, record: bytes) -> None:
+    try:
+        channel.sock.send(record)
+    except OSError:
+        raise _Gone from None
 
 
 def _drain_eventfd(fd: int) -> None:

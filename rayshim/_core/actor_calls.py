@@ -108,8 +108,9 @@ class ActorClient:
         return self.channel if record.task_id in self.queue.inflight else None
 
     def withdraw(self, record: CallRecord) -> None:
-        """Take an unsent call out of the queue."""
+        """Take an unsent call out of the queue; later ones need not wait for it."""
         self.queue.withdraw(record.task_id)
+        self.flush(force=False)
 
     # -- lives -------------------------------------------------------------------
 
@@ -178,17 +179,14 @@ class ActorClient:
                 return failures.error_payload(
                     exceptions.ActorDiedError.from_task_error(error)
                 )
-            if isinstance(error, exceptions.RayActorError):
-                return update.error
-        cause = update.cause if update is not None else "unknown cause"
-        return failures.error_payload(
-            exceptions.ActorDiedError(
-                "The actor died unexpectedly before finishing this task.\n"
-                f"\tclass_name: {self.class_name}\n"
-                f"\tactor_id: {self.actor_id.hex()}\n"
-                f"\tcause: {cause}"
-            )
+            return update.error
+        death = exceptions.ActorDeath(
+            reason=update.cause if update is not None else "unknown cause",
+            class_name=self.class_name,
+            actor_id=self.actor_id.hex(),
+            pid=update.pid if update is not None else 0,
         )
+        return failures.error_payload(exceptions.ActorDiedError(death))
 
     def describe_call(self, record: CallRecord) -> str:
         """Where a call is, for people."""
@@ -242,6 +240,7 @@ class ActorCaller:
         encoded: Encoded,
         *,
         counted: bool,
+        reject: str = "",
     ) -> ObjectRef | None:
         """Create an actor; its constructor runs once its arguments are known.
 
@@ -270,7 +269,12 @@ class ActorCaller:
                 entry.task = HandleCount(self, register.actor_id)
                 handle = ObjectRef(object_id)
                 peer.arm_sweep()
-            self._await_arguments(client, creation)
+            if reject:
+                error = exceptions.ActorUnschedulableError(reject)
+                payload = failures.error_payload(error)
+                peer.raylet.send(m.FailActor(register.actor_id, payload))
+            else:
+                self._await_arguments(client, creation)
         peer.reactor.run_deferred()
         return handle
 

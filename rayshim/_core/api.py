@@ -377,8 +377,11 @@ def remote(*args: Any, **kwargs: Any) -> Any:
 
 def _make_remote(target: Any, options: dict[str, Any]) -> Any:
     if isinstance(target, (RemoteFunction, ActorClass)):
-        raise TypeError("The @ray.remote decorator was applied twice to the same thing.")
-    if inspect.isfunction(target) or _is_builtin_function(target):
+        raise TypeError(
+            "The @ray.remote decorator must be applied to either a function or a class, "
+            "once; this one is remote already."
+        )
+    if inspect.isfunction(target) or _is_compiled_function(target):
         if inspect.iscoroutinefunction(target):
             raise ValueError(
                 "'async def' should not be used for remote tasks. You can wrap the async "
@@ -397,11 +400,8 @@ def _make_remote(target: Any, options: dict[str, Any]) -> Any:
     )
 
 
-def _is_builtin_function(target: Any) -> bool:
-    return inspect.isbuiltin(target) or type(target).__name__ in (
-        "cython_function_or_method",
-        "builtin_function_or_method",
-    )
+def _is_compiled_function(target: Any) -> bool:
+    return type(target).__name__ == "cython_function_or_method"
 
 
 def method(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:

@@ -90,6 +90,7 @@ class Executor:
     def _enter_job(self, lease: m.BindLease) -> None:
         peer = self.peer
         peer.job_id = lease.job_id
+        peer.job_env = dict(lease.env_vars)  # calls from here inherit it
         peer.namespace = lease.namespace
         peer.objects.set_job(lease.job_id)
         os.environ.update(lease.env_vars)
@@ -416,6 +417,7 @@ def main(config: dict[str, Any]) -> None:
         if path not in sys.path:
             sys.path.insert(0, path)
     current.set_peer(peer)
+    peer.labels = {"ray.io/node-id": config["node_id"], **config.get("labels", {})}
     executor = Executor(peer)
     signal.signal(signal.SIGINT, executor.handle_signal)
     peer.reactor.on_interrupt = executor.take_interrupt

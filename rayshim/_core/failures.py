@@ -58,7 +58,13 @@ def lost(object_id: bytes, owner: str) -> m.Payload:
 
 
 def task_error(
-    peer: Peer, name: str, error: BaseException, *, skip_frames: int = 0
+    peer: Peer,
+    name: str,
+    error: BaseException,
+    *,
+    skip_frames: int = 0,
+    actor_id: str | None = None,
+    actor_repr: str | None = None,
 ) -> exceptions.RayTaskError:
     """Wrap what a call raised, with the traceback of user code only.
 
@@ -67,6 +73,8 @@ def task_error(
         name: what ``ray::name()`` shows.
         error: as caught.
         skip_frames: frames of this package at the top of the traceback.
+        actor_id: hex id of the actor, for a method.
+        actor_repr: what the actor calls itself.
     """
     tb = error.__traceback__
     for _ in range(skip_frames):
@@ -91,6 +99,8 @@ def task_error(
         proctitle=f"ray::{name}",
         pid=peer.pid,
         ip=peer.node_ip,
+        actor_id=actor_id,
+        actor_repr=actor_repr,
     )
 
 

@@ -123,13 +123,17 @@ class ThreadLane:
 
 
 class AsyncLane:
-    """Coroutines in the main thread's event loop, which reads the channels itself."""
+    """Coroutines in an event loop that reads the channels itself.
+
+    The loop has a thread of its own, as in Ray; the main thread waits for its end.
+    """
 
     def __init__(self, executor: Executor, limit: int, groups: dict[str, int]) -> None:
         self._executor = executor
         self._limits = {**groups, "": limit}
         self._semaphores: dict[str, asyncio.Semaphore] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
         self._scheduled = False
         self._ready = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +146,7 @@ class AsyncLane:
         if loop is None or self._scheduled:
             return
         self._scheduled = True
-        if threading.current_thread() is threading.main_thread():
+        if threading.get_ident() == self._thread_id:
             loop.call_soon(self._start_calls)
         else:
             loop.call_soon_threadsafe(self._start_calls)
@@ -155,11 +159,16 @@ class AsyncLane:
 
     def serve(self, construct: Construct) -> None:
         """See :meth:`Lane.serve`."""
-        asyncio.run(self._main(construct))
+        thread = threading.Thread(
+            target=asyncio.run, args=(self._main(construct),), name="rayshim-actor"
+        )
+        thread.start()
+        thread.join()
 
     async def _main(self, construct: Construct) -> None:
         executor = self._executor
         assert executor.actor is not None
+        self._thread_id = threading.get_ident()
         self._loop = asyncio.get_running_loop()
         self._semaphores = {n: asyncio.Semaphore(c) for n, c in self._limits.items()}
         error = construct()

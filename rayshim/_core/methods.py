@@ -95,12 +95,8 @@ def _rebuild(state: dict[str, Any]) -> MethodInfo:
     return info
 
 
-def method_table(cls: type, groups: dict[str, int]) -> dict[str, MethodInfo]:
-    """Name -> info of every method of a class.
-
-    Raises:
-        ValueError: a method names a concurrency group that the class lacks.
-    """
+def method_table(cls: type) -> dict[str, MethodInfo]:
+    """Name -> info of every method of a class."""
     table = {}
     for name, function in inspect.getmembers(cls, callable):
         static = inspect.getattr_static(cls, name)
@@ -118,12 +114,6 @@ def method_table(cls: type, groups: dict[str, int]) -> dict[str, MethodInfo]:
         options = getattr(function, METHOD_OPTIONS, None)
         if options is not None:
             info = info.with_options(options)
-        if info.concurrency_group and info.concurrency_group not in groups:
-            raise ValueError(
-                f"method {name} of {cls.__name__} is in the concurrency group "
-                f"{info.concurrency_group!r}, which the class does not define; it has "
-                f"{sorted(groups) or 'none'}"
-            )
         table[name] = info
     return table
 

@@ -36,6 +36,8 @@ class ObjectPlane:
         self.entries = self.table.entries
         self.id_tail = b"\xff" * 12 + peer.job_id
         self._inline_limit = peer.settings.inline_limit_bytes
+        #: Ids of failed calls whose error nobody has looked at (driver only).
+        self.unread: set[bytes] = set()
         #: Borrowed ids whose value was asked for and has not come.
         self._fetching: set[bytes] = set()
 
@@ -113,6 +115,9 @@ class ObjectPlane:
 
     def _free(self, entry: ObjectEntry) -> None:
         value, entry.value = entry.value, None
+        if entry.object_id in self.unread:
+            self.unread.discard(entry.object_id)
+            self._peer.tasks.report_unread(value)
         if value is not None and value.segment is not None:
             self._free_segment(value.segment)
         if entry.task is not None:
@@ -358,6 +363,7 @@ class ObjectPlane:
             return deserialize(payload.data, payload.buffers)
         if payload.kind == m.SEGMENT:
             return self.read_segment(entry.object_id, payload)
+        self.unread.discard(entry.object_id)
         raise failures.to_raise(payload)
 
     def read_segment(self, object_id: bytes, payload: m.Payload) -> Any:

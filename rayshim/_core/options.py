@@ -328,8 +328,8 @@ class TaskOptions(_Options):
         Raises:
             ValueError, TypeError: as :meth:`validated`.
         """
-        self._refuse_at_call(keywords)
         fields = self._fields_of(keywords)
+        self._refuse_at_call(keywords)
         _check_yields(fields.get("num_returns"), is_generator)
         return self.merge(**fields)
 
@@ -377,8 +377,9 @@ class ActorOptions(_Options):
         Raises:
             ValueError, TypeError: as :meth:`validated`.
         """
+        fields = self._fields_of(keywords)
         self._refuse_at_call(keywords)
-        return self.merge(**self._fields_of(keywords))._consistent()
+        return self.merge(**fields)._consistent()
 
     def _consistent(self) -> Self:
         if self.get_if_exists and not self.name:

@@ -80,6 +80,8 @@ class Peer:
         self.job_env: dict[str, str] = {}
         #: The runtime_env of the job (driver) or lease (executor).
         self.runtime_env: dict[str, Any] = {}
+        #: Labels of the node.
+        self.labels: dict[str, str] = {}
         #: CPUs of the node, which bound how many leases are worth asking for.
         self.cpus = 1.0
         self.reactor = Reactor(token, self)

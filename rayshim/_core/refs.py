@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from types import GenericAlias
 from typing import Any, NoReturn
 
 from rayshim._core import current
@@ -32,8 +33,13 @@ class ObjectRef(ObjectID):
 
     __slots__ = ("_owner",)
 
+    __class_getitem__ = classmethod(GenericAlias)
+
     def __init__(self, id_bytes: bytes, owner: str = "") -> None:
-        # The hot path makes references by the thousand: no call of super().
+        # The hot path makes references by the thousand: super() only to complain.
+        if type(id_bytes) is not bytes or len(id_bytes) != 28:
+            self._bytes = b""
+            super().__init__(id_bytes)
         self._bytes = id_bytes
         #: Address of the owner; empty when it is this process.
         self._owner = owner

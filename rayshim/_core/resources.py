@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rayshim._core import current
+from rayshim._core.label_selectors import matches
 from rayshim.adapters.wire import messages as m
 
 if TYPE_CHECKING:
@@ -43,52 +45,83 @@ def resources_of(
     return out
 
 
-def scheduling_of(
-    options: TaskOptions | ActorOptions, resources: dict[str, float]
-) -> tuple[bytes, int]:
-    """The placement group (or empty) and bundle that the options name.
+class Place(NamedTuple):
+    """Where a call may run."""
+
+    #: Placement group id, or empty, and the bundle in it (-1: any).
+    group: bytes = b""
+    bundle: int = -1
+    #: Calls made from inside go into the same group.
+    capture: bool = False
+    #: Why it can never run, or empty.
+    reject: str = ""
+
+
+def place_of(
+    options: TaskOptions | ActorOptions, resources: dict[str, float], peer: Peer
+) -> Place:
+    """Where the options say that a call runs.
+
+    A label selector that the node does not match becomes a resource that it does not
+    have, so that the call waits and says what for.
 
     Raises:
-        ValueError: a strategy that is unknown, or one that needs several nodes.
-        NotImplementedError: a strategy that this version does not have.
+        ValueError: a strategy that is unknown, or a request that fits no bundle.
+        NotImplementedError: a strategy that needs several nodes.
     """
     strategy: Any = options.scheduling_strategy
     group: Any = options.placement_group
     bundle = -1
     if options.placement_group_bundle_index is not None:
         bundle = options.placement_group_bundle_index
-    if group in (None, "default"):
+    capture = options.placement_group_capture_child_tasks
+    if group == "default":
         group = None
-    if strategy is not None and not isinstance(strategy, str):
-        if hasattr(strategy, "placement_group"):
-            group = strategy.placement_group
-            bundle = strategy.placement_group_bundle_index
-            if bundle is None:
-                bundle = -1
-        elif not hasattr(strategy, "rayshim_reject"):
-            raise NotImplementedError(
-                f"{type(strategy).__name__} is not supported yet: a session has one "
-                "node; leave scheduling_strategy out"
+    reject = ""
+    if strategy is None or isinstance(strategy, str):
+        if strategy not in (None, "DEFAULT", "SPREAD"):
+            raise ValueError(
+                f"Invalid scheduling_strategy {strategy!r}; use 'DEFAULT', 'SPREAD' "
+                "or a strategy object"
             )
-    elif strategy not in (None, "DEFAULT", "SPREAD"):
-        raise ValueError(
-            f"Invalid scheduling_strategy {strategy!r}; use 'DEFAULT', 'SPREAD' or a "
-            "strategy object"
-        )
-    if options.label_selector or options.fallback_strategy:
+    elif hasattr(strategy, "placement_group"):
+        group = strategy.placement_group
+        bundle = strategy.placement_group_bundle_index
+        bundle = -1 if bundle is None else bundle
+        capture = strategy.placement_group_capture_child_tasks
+    elif hasattr(strategy, "rayshim_reject"):
+        reject = strategy.rayshim_reject(peer.node_id)
+    else:
         raise NotImplementedError(
-            "label_selector and fallback_strategy are not supported yet: a session "
-            "has one node; leave them out"
+            f"{type(strategy).__name__} is not supported yet: a session has one node; "
+            "leave scheduling_strategy out"
         )
-    if group is None:
-        from rayshim._core import current
+    _select_labels(options, resources, peer)
+    if group is not None:
+        group._check_request(resources, bundle)
+        if not group.is_empty:
+            return Place(group.id.binary(), bundle, bool(capture), reject)
+    call = current.call.get()
+    if call is not None and call.lease is not None and call.lease.capture_group:
+        return Place(bytes(call.lease.placement_group), -1, True, reject)
+    return Place(reject=reject)
 
-        call = current.call.get()
-        if call is not None and call.lease is not None and call.lease.capture_group:
-            return bytes(call.lease.placement_group), -1
-        return b"", -1
-    group._check_request(resources, bundle)
-    return group.id.binary(), bundle
+
+def _select_labels(
+    options: TaskOptions | ActorOptions, resources: dict[str, float], peer: Peer
+) -> None:
+    wanted: Any = options.label_selector
+    if not wanted:
+        return
+    selectors = [wanted]
+    selectors += [
+        choice["label_selector"]
+        for choice in options.fallback_strategy or ()
+        if choice.get("label_selector")
+    ]
+    if not any(matches(selector, peer.labels) for selector in selectors):
+        text = ", ".join(f"{key}={value}" for key, value in wanted.items())
+        resources[f"label_selector {text}"] = 0.0001
 
 
 def lease_template(
@@ -96,8 +129,7 @@ def lease_template(
     name: str,
     resources: dict[str, float],
     env_vars: dict[str, str],
-    group: bytes,
-    bundle: int,
+    place: Place,
 ) -> m.RequestLease:
     """A lease request without an id, for one scheduling class."""
     amounts = ", ".join(f"{key}: {value:g}" for key, value in resources.items())
@@ -108,6 +140,7 @@ def lease_template(
         resources,
         {**peer.job_env, **env_vars},
         0,
-        group,
-        bundle,
+        place.group,
+        place.bundle,
+        place.capture,
     )

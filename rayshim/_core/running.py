@@ -109,6 +109,10 @@ class Runner:
             try:
                 value = self._call(context, function, args, kwargs)
                 del args, kwargs
+                if context.cancelled and self._executor.actor is not None:
+                    # A method that was asked to stop: what it returned is not wanted.
+                    error = exceptions.TaskCancelledError()
+                    return m.Result(spec.task_id, [failures.error_payload(error)])
                 return self.succeeded(channel, spec, context, value)
             except ActorExit as request:
                 self._executor.exit_actor(str(request.code))
@@ -178,8 +182,8 @@ class Runner:
             with contextlib.suppress(Exception):
                 stream.flush()
         code = error.code if isinstance(error.code, int) else 0 if not error.code else 1
-        if self._executor.actor is not None:
-            self._executor.exit_actor(f"a method called sys.exit({error.code!r})")
+        if self._executor.actor is not None and code == 0:
+            self._executor.exit_actor("INTENDED_USER_EXIT: a method called sys.exit(0)")
         os._exit(code)
 
     # -- arguments and results ---------------------------------------------------------
@@ -228,7 +232,7 @@ class Runner:
 
     @staticmethod
     def _terminate() -> None:
-        raise ActorExit("__ray_terminate__ was called")
+        raise ActorExit("INTENDED_USER_EXIT: __ray_terminate__ was called")
 
     def arguments(
         self, channel: Channel, spec: m.TaskSpec
@@ -391,7 +395,11 @@ class Runner:
         skip_frames: int,
     ) -> m.Result:
         wrapped = failures.task_error(
-            self._peer, self.display_name(spec), error, skip_frames=skip_frames
+            self._peer,
+            self.display_name(spec),
+            error,
+            skip_frames=skip_frames,
+            **self._who(),
         )
         error.__traceback__ = None  # its frames hold the arguments
         payload = failures.error_payload(wrapped)
@@ -409,6 +417,16 @@ class Runner:
         with self._peer.lock:
             kept = self.kept(channel, spec)
         return m.Result(spec.task_id, [failures.error_payload(wrapped)], kept)
+
+    def _who(self) -> dict[str, str]:
+        actor = self._executor.actor
+        if actor is None:
+            return {}
+        try:
+            name = repr(self._executor.instance)
+        except Exception:
+            name = actor.class_name
+        return {"actor_id": actor.actor_id.hex(), "actor_repr": name}
 
     def display_name(self, spec: m.TaskSpec) -> str:
         """``name`` or ``Class.method``, as error texts show it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,14 @@ class TaskSubmitter:
             peer.reactor.run_deferred()
         return refs
 
+    def refuse(self, record: CallRecord, reason: str) -> list[ObjectRef]:
+        """A task that can never run: its values are the error that says why."""
+        error = exceptions.TaskUnschedulableError(reason)
+        with self._peer.lock:
+            refs = self.enter(record)
+            self.fail(record, failures.error_payload(error))
+        return refs
+
     def enter(self, record: CallRecord) -> list[ObjectRef]:
         """Register a call and its return values (under the lock)."""
         call = current.call.get()
@@ -122,6 +131,8 @@ class TaskSubmitter:
         if record.missing or record.task_id not in self.records:
             return
         if not self._check_arguments(record):
+            if record.actor is not None:
+                record.actor.withdraw(record)
             return
         if record.actor is not None:
             record.actor.flush(force=False)
@@ -469,12 +480,34 @@ class TaskSubmitter:
         if record.stream is not None:
             payload = self._peer.streams.failed(record, payload)
         objects = self._peer.objects
+        wanted = False
         for object_id in record.return_ids:
             entry = objects.entries.get(object_id)
             if entry is not None and entry.value is None:
                 entry.task = None
+                if payload.kind == m.ERROR and entry.waiters is None:
+                    objects.unread.add(object_id)
+                wanted = True
                 objects.complete(entry, payload)
+        if not wanted and record.return_ids:
+            self.report_unread(payload)
         record.encoded = Encoded()
+
+    def report_unread(self, payload: m.Payload) -> None:
+        """Print the error of a call that nobody will ask for (driver only)."""
+        peer = self._peer
+        if peer.role != "driver" or peer.ended or payload.kind != m.ERROR:
+            return
+        if os.environ.get("RAY_IGNORE_UNHANDLED_ERRORS") == "1":
+            return
+        error = failures.load_error(payload)
+        if isinstance(error, exceptions.RayTaskError):
+            cause = error.cause
+            if not isinstance(cause, exceptions.TaskCancelledError):
+                text = f"Unhandled error (nobody asked for this value): {error}"
+                peer.reactor.deferred.append(
+                    lambda: print(text, file=sys.stderr, flush=True)
+                )
 
     # -- deaths ------------------------------------------------------------------------
 

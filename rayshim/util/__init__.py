@@ -44,7 +44,9 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
         "list_named_actors",
         {"all_namespaces": all_namespaces, "namespace": peer.namespace},
     )
-    return rows
+    if all_namespaces:
+        return rows
+    return [row["name"] for row in rows]
 
 
 def get_node_ip_address() -> str:

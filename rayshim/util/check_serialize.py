@@ -14,11 +14,11 @@ class FailureTuple:
 
     Args:
         obj: the value.
-        path: the names that lead to it, as one text joined by `` -> ``.
+        path: the names that lead to it, outermost first.
         parent: what refers to it; None for the value that was asked about.
     """
 
-    def __init__(self, obj: Any, path: str, parent: Any) -> None:
+    def __init__(self, obj: Any, path: tuple[str, ...], parent: Any) -> None:
         self.obj = obj
         self.path = path
         self.parent = parent
@@ -26,11 +26,11 @@ class FailureTuple:
     @property
     def name(self) -> str:
         """Last name of the path."""
-        return self.path.rpartition(" -> ")[2] or "unknown"
+        return self.path[-1] if self.path else "unknown"
 
     def __repr__(self) -> str:
         return (
-            f"FailTuple({self.name} [path={self.path}, obj={self.obj!r}, "
+            f"FailTuple({self.name} [path={' -> '.join(self.path)}, obj={self.obj!r}, "
             f"parent={self.parent!r}])"
         )
 
@@ -58,7 +58,7 @@ def inspect_serializability(
         >>> fine, failures = inspect_serializability({"a": lock})  # doctest: +ELLIPSIS
         =...
         >>> fine, [failure.path for failure in failures]
-        (False, ['a'])
+        (False, [('a',)])
     """
     out = _Report(sys.stdout if print_file is None else print_file)
     out.headline(f"Checking Serializability of {base_obj!r}")
@@ -120,7 +120,7 @@ def _list_captured(function: types.FunctionType, out: _Report) -> None:
 
 def _failure(culprit: Culprit, name: str | None) -> FailureTuple:
     names = ([] if name is None else [name]) + [part.name for part in culprit.path]
-    return FailureTuple(culprit.value, " -> ".join(names), culprit.parent)
+    return FailureTuple(culprit.value, tuple(names), culprit.parent)
 
 
 def _pickling_error(value: Any) -> Exception | None:
