@@ -298,8 +298,11 @@ class SegmentStore:
         return used
 
     def _total_and_available(self) -> tuple[int, int]:
-        """Size of the store and what is left of it, bytes."""
-        about = os.statvfs(self._folder)
+        """Size of the store and what is left of it, bytes; (1, 0) once it is gone."""
+        try:
+            about = os.statvfs(self._folder)
+        except FileNotFoundError:
+            return 1, 0  # the session ended: nothing is worth keeping
         total = about.f_blocks * about.f_frsize
         available = about.f_bavail * about.f_frsize
         if self._limit_bytes:

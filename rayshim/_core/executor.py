@@ -174,12 +174,16 @@ class Executor:
                 break
             if self.run:
                 self._run_batch()
-            elif self._leaving:
+            elif self._may_leave():
                 self.leave()
         self._become_actor(self.actor)
 
     def _has_work(self) -> bool:
-        return bool(self.run) or bool(self._leaving) or self.actor is not None
+        return bool(self.run) or self._may_leave() or self.actor is not None
+
+    def _may_leave(self) -> bool:
+        """Asked to leave, and nobody needs an object that lives here."""
+        return bool(self._leaving) and not self.peer.objects.has_lends()
 
     def _run_batch(self) -> None:
         run = self.run

@@ -84,6 +84,12 @@ class ObjectPlane:
                 drop(pop())
             self.settle()
 
+    def has_lends(self) -> bool:
+        """True while another process holds an object that this one owns."""
+        return any(
+            entry.lends for entry in self.entries.values() if not entry.owner
+        )
+
     def needs_sweep(self) -> bool:
         """True while a dropped reference could free something."""
         return bool(self.entries)

@@ -224,7 +224,8 @@ class Session:
                 peer.request("shutdown", timeout_s=3.0)
             except exceptions.RayError:
                 pass  # it is gone or stuck: the lifeline and SIGKILL follow
-            peer.close()
+            finally:
+                peer.close()
         if current.peer is peer:
             current.set_peer(None)
         if self._log_printer is not None:

@@ -487,6 +487,7 @@ class TaskSubmitter:
                 entry.task = None
                 if payload.kind == m.ERROR and entry.waiters is None:
                     objects.unread.add(object_id)
+                    self._peer.arm_sweep()
                 wanted = True
                 objects.complete(entry, payload)
         if not wanted and record.return_ids:

@@ -229,11 +229,20 @@ def _new_dual(task_error: RayTaskError, cause: BaseException) -> RayTaskError:
         # Groups take their members when made and not later.
         error = builtin.__new__(cls, cause.message, cause.exceptions)
     else:
-        error = builtin.__new__(cls)
+        error = _bare(cls, builtin)
     error.__dict__.update(cause=cause, _task_error=task_error)
     _copy_slots(cause, error)
     vars(BaseException)["args"].__set__(error, (cause,))
     return cast(RayTaskError, error)
+
+
+def _bare(cls: Any, builtin: Any) -> Any:
+    try:
+        return builtin.__new__(cls)
+    except TypeError:
+        # A class with the layout of Exception but a __new__ of its own, as
+        # MemoryError: Python then wants the one that goes with the layout.
+        return Exception.__new__(cls)
 
 
 def _load_dual(task_error: RayTaskError) -> RayTaskError:

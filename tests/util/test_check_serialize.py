@@ -37,7 +37,7 @@ def test_function_names_its_captured_value() -> None:
     (failure,) = failures
     assert not is_fine
     assert (failure.obj, failure.parent) == (lock, function)
-    assert (failure.name, failure.path) == ("lock", "lock")
+    assert (failure.name, failure.path) == ("lock", ("lock",))
     assert "cannot pickle '_thread.lock' object" in out.getvalue()
     assert "1 nonlocal variables" in out.getvalue()
     assert str(failure) in out.getvalue()
@@ -47,7 +47,7 @@ def test_name_begins_the_path() -> None:
     _, failures = inspect_serializability(
         Box(threading.Lock()), name="box", print_file=io.StringIO()
     )
-    assert [failure.path for failure in failures] == ["box -> content"]
+    assert [failure.path for failure in failures] == [("box", "content")]
 
 
 def test_every_culprit_is_reported() -> None:
