@@ -36,7 +36,7 @@ _NO_DEPENDENCIES: list[m.Dependency] = []
 _NO_NESTED: list[m.Nested] = []
 
 
-class ActorClassInheritanceException(TypeError):  # noqa: N818 (Ray's name)
+class ActorClassInheritanceException(TypeError):
     """A class was derived from an actor class; derive from the plain class."""
 
 
@@ -217,7 +217,10 @@ class ActorHandle:
             ]
         retries = info.max_task_retries
         record = CallRecord(
-            spec, encoded, return_ids, self._meta.retries if retries is None else retries
+            spec,
+            encoded,
+            return_ids,
+            self._meta.retries if retries is None else retries,
         )
         record.retry_exceptions = info.retry_exceptions
         record.handle_ref = self._ref
@@ -279,7 +282,9 @@ class ActorClass:
         1
     """
 
-    def __init__(self, name: str, bases: tuple[type, ...], attr: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, bases: tuple[type, ...], attr: dict[str, Any]
+    ) -> None:
         # Called as a metaclass when somebody derives a class from an actor class.
         for base in bases:
             if isinstance(base, ActorClass):
@@ -525,7 +530,10 @@ def exit_actor() -> NoReturn:
     """
     peer = current.peer
     if peer is None or peer.executor is None or peer.executor.actor is None:
-        raise TypeError("exit_actor API is called on a non-actor worker: call it in an actor's method")
+        raise TypeError(
+            "exit_actor API is called on a non-actor worker: call it in a method of an "
+            "actor"
+        )
     raise ActorExit("INTENDED_USER_EXIT: exit_actor() was called")
 
 

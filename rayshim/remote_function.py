@@ -47,7 +47,9 @@ class _Plan:
         "template",
     )
 
-    def __init__(self, peer: Peer, function: FunctionRecord, options: TaskOptions) -> None:
+    def __init__(
+        self, peer: Peer, function: FunctionRecord, options: TaskOptions
+    ) -> None:
         self.peer = peer
         self.function = function
         self.name = options.name or function.name

@@ -470,7 +470,7 @@ class Publish(Struct, array_like=True, tag=73):
     payload: bytes
 
 
-Message = Union[
+Message = Union[  # noqa: UP007 (msgspec wants one object)
     Hello,
     RegisterFunction,
     BindLease,

@@ -28,7 +28,8 @@ from typing import Any, Protocol
 import msgspec
 
 from rayshim.adapters.wire import auth
-from rayshim.adapters.wire.messages import DECODER, ENCODER
+from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, PROOF, Channel
+from rayshim.adapters.wire.messages import DECODER
 
 #: A leader's thread may be about to come back: wait this long before the background
 #: thread reads in its place (a call through it costs two thread switches).
@@ -39,8 +40,6 @@ READ_BYTES = 1 << 18
 #: A frame longer than this is refused (large values travel through the store).
 MAX_FRAME_BYTES = 1 << 30
 
-_CHALLENGE, _PROOF, _ANSWER, _OPEN = range(4)
-
 
 class Handler(Protocol):
     """What a peer does with what arrives."""
@@ -50,117 +49,6 @@ class Handler(Protocol):
 
     def closed(self, channel: Channel) -> None:
         """The channel is at its end; called under the reactor's lock."""
-
-
-class Channel:
-    """One authenticated, ordered connection to another process.
-
-    ``send`` never blocks: what the socket does not take waits in a buffer, so that
-    two peers that write to each other cannot lock each other up.
-    """
-
-    __slots__ = (
-        "_flush_armed",
-        "_incoming",
-        "_outgoing",
-        "_phase",
-        "_proof",
-        "_queued",
-        "_reactor",
-        "_sent",
-        "address",
-        "closed",
-        "context",
-        "fd",
-        "known",
-        "role",
-        "sock",
-        "worker_id",
-    )
-
-    def __init__(self, reactor: Reactor, sock: socket.socket, address: str) -> None:
-        self._reactor = reactor
-        self.sock = sock
-        self.fd = sock.fileno()
-        #: Address of the other process; empty until its Hello.
-        self.address = address
-        self.role = ""
-        self.worker_id = b""
-        #: Whatever the peer keeps for this channel.
-        self.context: Any = None
-        #: Function keys that the other side has.
-        self.known: set[bytes] = set()
-        self.closed = False
-        self._flush_armed = False
-        self._incoming = b""
-        self._outgoing = bytearray()
-        self._queued = bytearray()
-        self._phase = _CHALLENGE
-        self._proof = b""
-        self._sent = b""
-
-    def __repr__(self) -> str:
-        return f"Channel({self.role or '?'} {self.address or '?'})"
-
-    def queue(self, message: Any) -> None:
-        """Encode a message for the next :meth:`flush` (under the lock)."""
-        data = ENCODER.encode(message)
-        self._queued += len(data).to_bytes(4, "little")
-        self._queued += data
-
-    def send(self, message: Any) -> None:
-        """Encode and send a message, after those queued (under the lock)."""
-        data = ENCODER.encode(message)
-        if self._queued:
-            self._queued += len(data).to_bytes(4, "little")
-            self._queued += data
-            self.flush()
-        else:
-            self._write(len(data).to_bytes(4, "little") + data)
-
-    def flush(self) -> None:
-        """Send what :meth:`queue` gathered (under the lock)."""
-        if self._queued:
-            data, self._queued = self._queued, bytearray()
-            self._write(data)
-
-    def _write(self, data: bytes | bytearray) -> None:
-        if self.closed:
-            return
-        if self._outgoing or self._phase != _OPEN:
-            self._outgoing += data
-            return
-        try:
-            sent = self.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # the reader sees the end of the channel and reports it
-        if sent < len(data):
-            self._outgoing += memoryview(data)[sent:]
-            self._reactor._watch_writable(self, True)
-
-    def flush_soon(self) -> None:
-        """Flush within a millisecond, or with the next :meth:`send`."""
-        if not self._flush_armed:
-            self._flush_armed = True
-            self._reactor.call_later(0.0005, self._flush_due)
-
-    def _flush_due(self) -> None:
-        self._flush_armed = False
-        self.flush()
-
-    def _drain(self) -> None:
-        while self._outgoing:
-            try:
-                sent = self.sock.send(self._outgoing)
-            except BlockingIOError:
-                return
-            except OSError:
-                self._outgoing.clear()
-                break
-            del self._outgoing[:sent]
-        self._reactor._watch_writable(self, False)
 
 
 class Reactor:
@@ -244,7 +132,7 @@ class Reactor:
         except OSError as error:
             sock.close()
             raise ConnectionError(f"no process listens at {address}: {error}") from None
-        return self._add(sock, address, _CHALLENGE)
+        return self._add(sock, address, CHALLENGE)
 
     def _add(self, sock: socket.socket, address: str, phase: int) -> Channel:
         sock.setblocking(False)
@@ -266,7 +154,7 @@ class Reactor:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     raise
                 return
-            channel = self._add(sock, "", _ANSWER)
+            channel = self._add(sock, "", ANSWER)
             channel._sent = auth.challenge()
             try:
                 sock.send(channel._sent)
@@ -377,9 +265,9 @@ class Reactor:
 
     def _consume(self, channel: Channel, stream: bytes) -> bytes:
         position, end = 0, len(stream)
-        if channel._phase != _OPEN:
+        if channel._phase != OPEN:
             position = self._shake_hands(channel, stream)
-            if channel._phase != _OPEN:
+            if channel._phase != OPEN:
                 return stream[position:]
         view = memoryview(stream)
         handle, decode = self._handler.handle, DECODER.decode
@@ -396,23 +284,23 @@ class Reactor:
         return stream[position:] if position else stream
 
     def _shake_hands(self, channel: Channel, stream: bytes) -> int:
-        if channel._phase == _CHALLENGE:
+        if channel._phase == CHALLENGE:
             if len(stream) < auth.CHALLENGE_BYTES:
                 return 0
             reply, channel._proof = auth.answer(
                 self._token, stream[: auth.CHALLENGE_BYTES]
             )
             _send_record(channel, reply)
-            channel._phase = _PROOF
+            channel._phase = PROOF
             return auth.CHALLENGE_BYTES + self._shake_hands(
                 channel, stream[auth.CHALLENGE_BYTES :]
             )
-        if channel._phase == _PROOF:
+        if channel._phase == PROOF:
             if len(stream) < auth.DIGEST_BYTES:
                 return 0
             if not hmac.compare_digest(stream[: auth.DIGEST_BYTES], channel._proof):
                 raise auth.HandshakeError("the server does not know the token")
-            channel._phase = _OPEN
+            channel._phase = OPEN
             if channel._outgoing:
                 channel._drain()
                 if channel._outgoing:
@@ -422,7 +310,7 @@ class Reactor:
             return 0
         proof = auth.verify(self._token, channel._sent, stream[: auth.ANSWER_BYTES])
         _send_record(channel, proof)
-        channel._phase = _OPEN
+        channel._phase = OPEN
         if channel._outgoing:
             channel._drain()
         return auth.ANSWER_BYTES
@@ -543,9 +431,7 @@ class Reactor:
     def _background(self) -> None:
         while not self._closing:
             timeout_s = self._until_timer()
-            self._background_due = (
-                self._timers[0][0] if self._timers else float("inf")
-            )
+            self._background_due = self._timers[0][0] if self._timers else float("inf")
             try:
                 events = self._outer.poll(timeout_s)
             except (OSError, ValueError):
@@ -554,7 +440,7 @@ class Reactor:
             for fd, _ in events:
                 if fd == self._wake_fd:
                     _drain_eventfd(fd)
-            if self._closing:
+            if self._has_closed():
                 return
             readable = any(fd != self._wake_fd for fd, _ in events)
             if readable and not self.eager:
@@ -569,6 +455,10 @@ class Reactor:
                 moved = self._run_timers() or moved
             if moved or self._followers:
                 self._announce()
+
+    def _has_closed(self) -> bool:
+        # A call, since another thread may have closed it during the poll.
+        return self._closing
 
     # -- signals -----------------------------------------------------------------
 

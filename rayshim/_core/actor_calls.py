@@ -10,7 +10,7 @@ from rayshim._core.arguments import Encoded, fill
 from rayshim._core.calls import CallRecord
 from rayshim._core.refs import ObjectRef
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel
+from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.actor_calls import ActorQueue, ActorState
 from rayshim.lineage.dispatch import BATCH
 
@@ -405,4 +405,3 @@ def handle_object_id(actor_id: bytes) -> bytes:
 
 
 _NONE = m.Payload(m.PICKLE, b"\x80\x05N.")
-

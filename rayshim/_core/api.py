@@ -85,8 +85,8 @@ def init(
         if ignore_reinit_error:
             return RayContext(None)
         raise RuntimeError(
-            "Maybe you called ray.init twice by accident? This code runs in an executor, "
-            "which belongs to a session already."
+            "Maybe you called ray.init twice by accident? This code runs in an "
+            "executor, which belongs to a session already."
         )
     if sessions.session is not None:
         raise RuntimeError(
@@ -159,7 +159,9 @@ def put(
     """
     peer = current.require_peer()
     if _owner is not None:
-        raise ValueError("put(): _owner is not supported; create the value in the owner")
+        raise ValueError(
+            "put(): _owner is not supported; create the value in the owner"
+        )
     if _tensor_transport not in (None, "object_store", "OBJECT_STORE"):
         raise ValueError(
             f"put(): _tensor_transport={_tensor_transport!r} is not supported; leave "
@@ -181,7 +183,9 @@ def put(
         raise
     except Exception as error:
         text = describe_failure(value, error)
-        raise TypeError(f"Could not serialize the put value {value!r:.200}: {text}") from error
+        raise TypeError(
+            f"Could not serialize the put value {value!r:.200}: {text}"
+        ) from error
 
 
 def get(
@@ -202,9 +206,9 @@ def get(
     if timeout is not None and timeout < 0:
         raise ValueError(f"The 'timeout' argument must be >= 0, not {timeout}")
     if type(object_refs) is ObjectRef:
-        return peer.objects.get((object_refs,), timeout)[0]
+        return peer.reader.get((object_refs,), timeout)[0]
     if isinstance(object_refs, ObjectRef):
-        return peer.objects.get((object_refs,), timeout)[0]
+        return peer.reader.get((object_refs,), timeout)[0]
     if isinstance(object_refs, ObjectRefGenerator):
         return object_refs
     if not isinstance(object_refs, list):
@@ -222,7 +226,7 @@ def get(
             )
     if not object_refs:
         return []
-    return peer.objects.get(object_refs, timeout)
+    return peer.reader.get(object_refs, timeout)
 
 
 def wait(
@@ -278,8 +282,8 @@ def wait(
             f"{num_returns} > {len(ray_waitables)}."
         )
     if any(isinstance(item, ObjectRefGenerator) for item in ray_waitables):
-        return peer.objects.wait_mixed(ray_waitables, num_returns, timeout)
-    return peer.objects.wait(ray_waitables, num_returns, timeout)
+        return peer.reader.wait_mixed(ray_waitables, num_returns, timeout)
+    return peer.reader.wait(ray_waitables, num_returns, timeout)
 
 
 def cancel(ray_waitable: Any, *, force: bool = False, recursive: bool = True) -> None:
@@ -303,10 +307,12 @@ def cancel(ray_waitable: Any, *, force: bool = False, recursive: bool = True) ->
         )
     peer = current.require_peer()
     object_id = ray_waitable._bytes
-    if force and not ray_waitable.task_id().actor_id().binary().startswith(b"\xff" * 12):
+    if force and not ray_waitable.task_id().actor_id().binary().startswith(
+        b"\xff" * 12
+    ):
         raise ValueError("force=True is not supported for actor tasks.")
     peer.objects.lookup((ray_waitable,))
-    peer.tasks.cancel(object_id, ray_waitable._owner, force, recursive)
+    peer.canceller.cancel(object_id, ray_waitable._owner, force, recursive)
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
@@ -347,7 +353,9 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
         if not isinstance(namespace, str):
             raise TypeError(f"namespace must be a string, not {type(namespace)}")
         if not namespace:
-            raise ValueError('"" is not a valid namespace. Use None for the current one.')
+            raise ValueError(
+                '"" is not a valid namespace. Use None for the current one.'
+            )
     peer = current.require_peer()
     found = find_actor(peer, name, namespace or peer.namespace)
     if found is None:
@@ -378,14 +386,14 @@ def remote(*args: Any, **kwargs: Any) -> Any:
 def _make_remote(target: Any, options: dict[str, Any]) -> Any:
     if isinstance(target, (RemoteFunction, ActorClass)):
         raise TypeError(
-            "The @ray.remote decorator must be applied to either a function or a class, "
-            "once; this one is remote already."
+            "The @ray.remote decorator must be applied to either a function or a "
+            "class, once; this one is remote already."
         )
     if inspect.isfunction(target) or _is_compiled_function(target):
         if inspect.iscoroutinefunction(target):
             raise ValueError(
-                "'async def' should not be used for remote tasks. You can wrap the async "
-                "function with `asyncio.run(f())`, or make it a method of an actor."
+                "'async def' should not be used for remote tasks. You can wrap the "
+                "async function with `asyncio.run(f())`, or make it a method of an actor."
             )
         generator = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(
             target
@@ -491,7 +499,9 @@ def explain(target: Any) -> str:
         )
         return " ".join([head, *lines])
     if not isinstance(target, ObjectRef):
-        raise TypeError(f"explain() takes an ObjectRef or ActorHandle, not {type(target)}")
+        raise TypeError(
+            f"explain() takes an ObjectRef or ActorHandle, not {type(target)}"
+        )
     (entry,) = peer.objects.lookup((target,))
     if entry.value is not None:
         if entry.value.kind == m.ERROR:

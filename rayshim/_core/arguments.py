@@ -107,7 +107,9 @@ def _explain(
             serialize(value)
         except Exception as reason:
             text = describe_failure(value, reason)
-            return TypeError(f"Could not serialize the argument {value!r} of {name}: {text}")
+            return TypeError(
+                f"Could not serialize the argument {value!r} of {name}: {text}"
+            )
     return TypeError(f"Could not serialize the arguments of {name}: {error}")
 
 
@@ -116,8 +118,9 @@ def fill(
 ) -> list[tuple[bytes, int]]:
     """Put dependencies and nested references into a spec that goes to ``address``.
 
-    Under the lock, and with every dependency known. An empty ``address`` means a process
-    that is not known yet: nothing is lent, the caller keeps the references alive.
+    Under the lock, and with every dependency known. An empty ``address`` means a
+    process that is not known yet: nothing is lent, the caller keeps the references
+    alive.
 
     Returns:
         The lends made: (object id, lend number).

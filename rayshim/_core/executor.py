@@ -25,7 +25,7 @@ from rayshim._core.lanes import AsyncLane, Lane, MainLane, ThreadLane
 from rayshim._core.peer import Peer
 from rayshim._core.running import CallContext, Runner
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel
+from rayshim.adapters.wire.channel import Channel
 from rayshim.settings import Settings
 
 Work = tuple[Channel, m.TaskSpec]
@@ -125,13 +125,13 @@ class Executor:
 
     def _on_cancel(self, channel: Channel, cancel: m.CancelTask) -> None:
         task_id = cancel.task_id
-        if self.peer.tasks.cancel_owned(task_id, cancel.force, cancel.recursive):
+        if self.peer.canceller.cancel_owned(task_id, cancel.force, cancel.recursive):
             return
         context = self.running.get(task_id)
         if context is not None:
             context.cancelled = True
             if cancel.recursive:
-                self.peer.tasks.cancel_children(task_id, cancel.force)
+                self.peer.canceller.cancel_children(task_id, cancel.force)
             if cancel.force:
                 self._send_answers()
                 os._exit(1)
@@ -429,5 +429,3 @@ def main(config: dict[str, Any]) -> None:
     peer.start()
     peer.reactor.start("rayshim-io")
     executor.serve()
-
-

@@ -14,7 +14,7 @@ from rayshim import exceptions
 from rayshim._core import current
 from rayshim._core.running import ActorExit, CallContext
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel
+from rayshim.adapters.wire.channel import Channel
 
 if TYPE_CHECKING:
     from rayshim._core.executor import Executor
@@ -259,7 +259,8 @@ class AsyncLane:
             runner._exit_process(error)
             raise AssertionError("unreachable") from None
         except BaseException as error:
-            args = kwargs = None  # type: ignore[assignment]
+            # They may hold the last references to what the caller wants freed.
+            args = kwargs = None  # type: ignore[assignment]  # noqa: F841
             return runner._failed(channel, spec, context, error, skip_frames=1)
 
     async def _stream_out(self, context: CallContext, value: Any) -> int:

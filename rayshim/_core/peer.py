@@ -19,13 +19,16 @@ import msgspec
 from rayshim import exceptions
 from rayshim._core import refs
 from rayshim._core.actor_calls import ActorCaller
+from rayshim._core.cancellation import Canceller
 from rayshim._core.loops import LoopMailboxes
 from rayshim._core.objects import ObjectPlane
+from rayshim._core.reading import ObjectReader
 from rayshim._core.streams import Streams
 from rayshim._core.submit import TaskSubmitter
 from rayshim.adapters.shm.store import SegmentStore
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel, Reactor
+from rayshim.adapters.wire.channel import Channel
+from rayshim.adapters.wire.reactor import Reactor
 from rayshim.settings import Settings
 
 if TYPE_CHECKING:
@@ -105,10 +108,13 @@ class Peer:
         self.loops = LoopMailboxes()
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
         self.objects = ObjectPlane(self)
+        self.reader = ObjectReader(self)
         self.tasks = TaskSubmitter(self)
+        self.canceller = Canceller(self)
         self.actors = ActorCaller(self)
         self.streams = Streams(self)
-        for part in (self.objects, self.tasks, self.actors, self.streams):
+        parts = (self.objects, self.tasks, self.canceller, self.actors, self.streams)
+        for part in parts:
             self._handlers.update(part.handlers())
         self._handlers.update(
             {
@@ -173,9 +179,7 @@ class Peer:
             channel = self.reactor.connect(address)
             self._channels[address] = channel
             channel.send(
-                m.Hello(
-                    self.role, self.worker_id, self.address, self.pid, self.job_id
-                )
+                m.Hello(self.role, self.worker_id, self.address, self.pid, self.job_id)
             )
             return channel
 

@@ -68,11 +68,11 @@ class ObjectRef(ObjectID):
 
     def future(self) -> Future[Any]:
         """A ``concurrent.futures.Future`` of the value, errors included."""
-        return current.require_peer().objects.future(self)
+        return current.require_peer().reader.future(self)
 
     def as_future(self, _internal: bool = False) -> asyncio.Future[Any]:
         """An ``asyncio.Future`` of the value in the running event loop."""
-        return current.require_peer().objects.asyncio_future(self)
+        return current.require_peer().reader.asyncio_future(self)
 
     def _on_completed(self, callback: Callable[[Any], None]) -> None:
         def ended(future: Future[Any]) -> None:

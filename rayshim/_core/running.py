@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import ALL_ARGUMENTS
-
 from rayshim._core.serialization import deserialize, serialize
 from rayshim._core.unpicklable import describe_failure
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel
+from rayshim.adapters.wire.channel import Channel
 
 if TYPE_CHECKING:
     from rayshim._core.executor import Executor
@@ -126,7 +125,8 @@ class Runner:
                 self._exit_process(error)
                 raise AssertionError("unreachable") from None
             except BaseException as error:
-                args = kwargs = None  # type: ignore[assignment]
+                # They may hold the last references to what the caller wants freed.
+                args = kwargs = None  # type: ignore[assignment]  # noqa: F841
                 return self._failed(channel, spec, context, error, skip_frames=2)
 
     def _call(
@@ -279,9 +279,7 @@ class Runner:
         for dependency in spec.dependencies:
             yield from dependency.value.nested
             if dependency.value.segment is not None:
-                yield m.Nested(
-                    dependency.object_id, dependency.owner, dependency.lend
-                )
+                yield m.Nested(dependency.object_id, dependency.owner, dependency.lend)
 
     def _dependency(self, dependency: m.Dependency) -> Any:
         payload = dependency.value
@@ -545,4 +543,3 @@ def _is_generator(value: Any) -> bool:
 
 
 _PICKLED_NONE = pickle.dumps(None, 5)
-

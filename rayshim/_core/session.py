@@ -132,7 +132,7 @@ class Session:
             "job_id": self.job_id.hex(),
             "settings": asdict(options.settings),
         }
-        log = open(self.folder / "logs" / "node.log", "ab")  # noqa: SIM115
+        log = open(self.folder / "logs" / "node.log", "ab")
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],

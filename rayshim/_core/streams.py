@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim._core.refs import ObjectRef
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel
+from rayshim.adapters.wire.channel import Channel
 
 if TYPE_CHECKING:
     from rayshim._core.calls import CallRecord
@@ -180,5 +180,3 @@ class Streams:
     def wake_later(self, state: StreamState, waiter: Callable[[], Any]) -> None:
         """Call ``waiter`` at the next change of a stream (under the lock)."""
         state.waiters.append(waiter)
-
-

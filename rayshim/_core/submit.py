@@ -11,9 +11,10 @@ from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import Encoded, fill
 from rayshim._core.calls import CallRecord, FunctionRecord
+from rayshim._core.cancellation import cancelled_payload
 from rayshim._core.refs import ObjectRef
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.reactor import Channel
+from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import (
     IDLE_S,
     MAX_DEPTH,
@@ -61,7 +62,6 @@ class TaskSubmitter:
             m.LeaseRejected: self._on_rejected,
             m.LeaseLost: self._on_lost,
             m.ReclaimLease: self._on_reclaim,
-            m.CancelTask: self._on_cancel,
         }
 
     # -- submission ------------------------------------------------------------------
@@ -144,9 +144,7 @@ class TaskSubmitter:
         for _, _, ref in record.encoded.dependencies:
             value = entries[ref._bytes].value
             if value.kind == m.ERROR:
-                self.fail(
-                    record, failures.for_consumer(self._peer, value, record.name)
-                )
+                self.fail(record, failures.for_consumer(self._peer, value, record.name))
                 return False
         return True
 
@@ -183,9 +181,7 @@ class TaskSubmitter:
             slot.inflight[record.task_id] = record
             encoded = record.encoded
             if encoded.dependencies or encoded.nested:
-                record.lends = fill(
-                    self._peer, record.spec, encoded, channel.address
-                )
+                record.lends = fill(self._peer, record.spec, encoded, channel.address)
             specs.append(record.spec)
         channel.send(m.PushTasks(specs))
 
@@ -268,7 +264,7 @@ class TaskSubmitter:
         )
         executor.flush()
         self._advance(scheduling, flush=True)
-        self._review(scheduling)
+        self.review(scheduling)
 
     def _on_rejected(self, channel: Channel, rejection: m.LeaseRejected) -> None:
         scheduling = self._requests.pop(rejection.lease_id, None)
@@ -288,7 +284,7 @@ class TaskSubmitter:
         while scheduling.queue:
             self.fail(scheduling.queue.popleft(), payload)
 
-    def _review(self, scheduling: SchedulingClass) -> None:
+    def review(self, scheduling: SchedulingClass) -> None:
         """Give back leases that are not worth keeping; look for work to steal."""
         now = time.monotonic()
         raylet = self._peer.raylet
@@ -318,7 +314,7 @@ class TaskSubmitter:
     def _idle_due(self) -> None:
         self._armed_idle = False
         for scheduling in list(self.classes.values()):
-            self._review(scheduling)
+            self.review(scheduling)
 
     def _steal(self, scheduling: SchedulingClass, now: float) -> None:
         found = scheduling.steal(now)
@@ -380,7 +376,7 @@ class TaskSubmitter:
         if len(slot.inflight) > 1 and not slot.stealing:
             slot.stealing = True
             slot.channel.send(m.StealTasks(MAX_DEPTH))
-        self._review(scheduling)
+        self.review(scheduling)
         if not self._armed_idle:
             self._armed_idle = True
             self._peer.reactor.call_later(IDLE_S / 4, self._idle_due)
@@ -413,7 +409,7 @@ class TaskSubmitter:
             if scheduling.queue:
                 self._advance(scheduling, flush=True)
             if not slot.inflight or slot.reclaimed or slot.draining:
-                self._review(scheduling)
+                self.review(scheduling)
         self._peer.objects.settle()
 
     def finish(self, record: CallRecord, result: m.Result, sender: str) -> None:
@@ -558,7 +554,7 @@ class TaskSubmitter:
         scheduling.queue.extendleft(reversed(again))
         self.classes.setdefault(scheduling.key, scheduling)
         self._advance(scheduling, flush=True)
-        self._review(scheduling)
+        self.review(scheduling)
         self._peer.objects.settle()
 
     def raylet_died(self, error: Exception) -> None:
@@ -568,64 +564,6 @@ class TaskSubmitter:
             if record.actor is None:
                 self.fail(record, payload)
         self.classes.clear()
-
-    # -- cancellation --------------------------------------------------------------------
-
-    def cancel(self, object_id: bytes, owner: str, force: bool, recursive: bool) -> None:
-        """Cancel the call that makes an object; no effect if it has ended."""
-        task_id = object_id[:24]
-        with self._peer.lock:
-            if owner and owner != self._peer.address:
-                message = m.CancelTask(task_id, force, recursive)
-                try:
-                    self._peer.connect(owner).send(message)
-                except ConnectionError:
-                    pass  # the owner's end has failed the call already
-                return
-            self.cancel_owned(task_id, force, recursive)
-        self._peer.reactor.run_deferred()
-
-    def _on_cancel(self, channel: Channel, cancel: m.CancelTask) -> None:
-        self.cancel_owned(cancel.task_id, cancel.force, cancel.recursive)
-
-    def cancel_owned(self, task_id: bytes, force: bool, recursive: bool) -> bool:
-        """Cancel a call of this process (under the lock)."""
-        record = self.records.get(task_id)
-        if record is None:
-            return False
-        record.cancelled = True
-        channel: Channel | None = None
-        if record.actor is not None:
-            channel = record.actor.channel_of(record)
-        elif record.slot is not None:
-            channel = record.slot.channel
-        if channel is None:
-            if record.actor is not None:
-                record.actor.withdraw(record)
-            elif record.scheduling is not None and record in record.scheduling.queue:
-                record.scheduling.queue.remove(record)
-                self._review(record.scheduling)
-            self.fail(record, cancelled_payload(record))
-        else:
-            channel.send(m.CancelTask(task_id, force, recursive))
-        return True
-
-    def cancel_children(self, parent: bytes, force: bool) -> None:
-        """Cancel what a cancelled call has submitted (under the lock)."""
-        for record in list(self.records.values()):
-            if record.parent == parent:
-                self.cancel_owned(
-                    record.task_id, force and record.actor is None, recursive=True
-                )
-
-
-def cancelled_payload(record: CallRecord) -> m.Payload:
-    """What a call that was cancelled before it ran gives."""
-    from rayshim.lineage.ids import TaskID
-
-    return failures.error_payload(
-        exceptions.TaskCancelledError(TaskID(record.task_id))
-    )
 
 
 def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:

@@ -165,7 +165,9 @@ def _job(peer: Any) -> Any:
 
 def _check_bundles(bundles: Any) -> None:
     if not isinstance(bundles, list):
-        raise ValueError(f"Placement group bundles must be a list, got {type(bundles)}.")
+        raise ValueError(
+            f"Placement group bundles must be a list, got {type(bundles)}."
+        )
     if not bundles:
         raise ValueError("Bundles must be a non-empty list of resource dicts.")
     for bundle in bundles:

@@ -1,0 +1,128 @@
+"""One authenticated connection, and what waits to be sent on it."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from rayshim.adapters.wire.messages import ENCODER
+
+if TYPE_CHECKING:
+    from rayshim.adapters.wire.reactor import Reactor
+
+#: Phases of a channel: the client waits for the challenge, then for the proof; the
+#: server for the answer; then frames flow.
+CHALLENGE, PROOF, ANSWER, OPEN = range(4)
+#: Small messages that nobody waits for are gathered for this long.
+FLUSH_S = 0.0005
+
+
+class Channel:
+    """One authenticated, ordered connection to another process.
+
+    ``send`` never blocks: what the socket does not take waits in a buffer, so that
+    two peers that write to each other cannot lock each other up.
+    """
+
+    __slots__ = (
+        "_flush_armed",
+        "_incoming",
+        "_outgoing",
+        "_phase",
+        "_proof",
+        "_queued",
+        "_reactor",
+        "_sent",
+        "address",
+        "closed",
+        "context",
+        "fd",
+        "known",
+        "role",
+        "sock",
+        "worker_id",
+    )
+
+    def __init__(self, reactor: Reactor, sock: socket.socket, address: str) -> None:
+        self._reactor = reactor
+        self.sock = sock
+        self.fd = sock.fileno()
+        #: Address of the other process; empty until its Hello.
+        self.address = address
+        self.role = ""
+        self.worker_id = b""
+        #: Whatever the peer keeps for this channel.
+        self.context: Any = None
+        #: Function keys that the other side has.
+        self.known: set[bytes] = set()
+        self.closed = False
+        self._flush_armed = False
+        self._incoming = b""
+        self._outgoing = bytearray()
+        self._queued = bytearray()
+        self._phase = CHALLENGE
+        self._proof = b""
+        self._sent = b""
+
+    def __repr__(self) -> str:
+        return f"Channel({self.role or '?'} {self.address or '?'})"
+
+    def queue(self, message: Any) -> None:
+        """Encode a message for the next :meth:`flush` (under the lock)."""
+        data = ENCODER.encode(message)
+        self._queued += len(data).to_bytes(4, "little")
+        self._queued += data
+
+    def send(self, message: Any) -> None:
+        """Encode and send a message, after those queued (under the lock)."""
+        data = ENCODER.encode(message)
+        if self._queued:
+            self._queued += len(data).to_bytes(4, "little")
+            self._queued += data
+            self.flush()
+        else:
+            self._write(len(data).to_bytes(4, "little") + data)
+
+    def flush(self) -> None:
+        """Send what :meth:`queue` gathered (under the lock)."""
+        if self._queued:
+            data, self._queued = self._queued, bytearray()
+            self._write(data)
+
+    def _write(self, data: bytes | bytearray) -> None:
+        if self.closed:
+            return
+        if self._outgoing or self._phase != OPEN:
+            self._outgoing += data
+            return
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the reader sees the end of the channel and reports it
+        if sent < len(data):
+            self._outgoing += memoryview(data)[sent:]
+            self._reactor._watch_writable(self, True)
+
+    def flush_soon(self) -> None:
+        """Flush within a millisecond, or with the next :meth:`send`."""
+        if not self._flush_armed:
+            self._flush_armed = True
+            self._reactor.call_later(FLUSH_S, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._flush_armed = False
+        self.flush()
+
+    def _drain(self) -> None:
+        while self._outgoing:
+            try:
+                sent = self.sock.send(self._outgoing)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._outgoing.clear()
+                break
+            del self._outgoing[:sent]
+        self._reactor._watch_writable(self, False)

@@ -1,0 +1,233 @@
+"""Waiting for values: get, wait and futures."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from rayshim import exceptions
+from rayshim._core import blocking
+from rayshim._core.refs import ObjectRef, dropped
+from rayshim.lineage.references import ObjectEntry
+
+if TYPE_CHECKING:
+    from rayshim._core.peer import Peer
+
+
+class ObjectReader:
+    """The ways in which user code waits for the objects of a peer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._objects = peer.objects
+
+    # -- get and wait ----------------------------------------------------------------
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Values of references, in order; the first failure in the list is raised.
+
+        Raises:
+            GetTimeoutError: a value was not there in time.
+        """
+        found = self._objects.lookup(refs)
+        if any(entry.value is None for entry in found):
+            self.await_values(found, timeout_s)
+        return [self._objects.value_of(entry) for entry in found]
+
+    def await_values(
+        self, entries: Sequence[ObjectEntry], timeout_s: float | None
+    ) -> None:
+        """Block until every value is known."""
+        peer = self._peer
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        missing = [entry for entry in entries if entry.value is None]
+        with peer.lock:
+            self._objects.fetch_unknown(missing)
+            peer.tasks.flush_all()
+            peer.actors.flush_all()
+        position = 0
+        count = len(missing)
+
+        def done() -> bool:
+            nonlocal position
+            while position < count and missing[position].value is not None:
+                position += 1
+            return position == count or peer.ended
+
+        blocking.wait(peer, done, missing, deadline)
+        if position < count:
+            if peer.ended:
+                raise exceptions.RaySystemError(
+                    RuntimeError("the session was shut down during get()")
+                )
+            left = sum(1 for entry in missing if entry.value is None)
+            raise exceptions.GetTimeoutError(
+                f"Get timed out: {left} of {len(entries)} objects were not ready after "
+                f"{timeout_s:g} s. {blocking.reason(peer, missing[position])}"
+            )
+
+    def wait(
+        self, refs: list[ObjectRef], num_returns: int, timeout_s: float | None
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Split references into ready and not ready, in the order given."""
+        found = self._objects.lookup(refs)
+        peer = self._peer
+
+        def count_ready() -> int:
+            return sum(1 for entry in found if entry.value is not None)
+
+        if count_ready() < num_returns and timeout_s != 0:
+            missing = [entry for entry in found if entry.value is None]
+            with peer.lock:
+                self._objects.fetch_unknown(missing)
+                peer.tasks.flush_all()
+                peer.actors.flush_all()
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            blocking.wait(
+                peer,
+                lambda: count_ready() >= num_returns or peer.ended,
+                missing,
+                deadline,
+            )
+        elif timeout_s == 0:
+            self._poll_once(found)
+        ready: list[ObjectRef] = []
+        rest: list[ObjectRef] = []
+        for ref, entry in zip(refs, found, strict=True):
+            if entry.value is not None and len(ready) < num_returns:
+                ready.append(ref)
+            else:
+                rest.append(ref)
+        return ready, rest
+
+    def _poll_once(self, found: Sequence[ObjectEntry]) -> None:
+        peer = self._peer
+        with peer.lock:
+            self._objects.fetch_unknown(found)
+            peer.tasks.flush_all()
+            peer.actors.flush_all()
+        peer.reactor.wait(lambda: False, time.monotonic())
+
+    def wait_mixed(
+        self, waitables: list[Any], num_returns: int, timeout_s: float | None
+    ) -> tuple[list[Any], list[Any]]:
+        """:meth:`wait` for a list with generators: ready when an item is there."""
+        peer = self._peer
+        looks: list[Callable[[], bool]] = []
+        missing = []
+        for item in waitables:
+            if isinstance(item, ObjectRef):
+                (entry,) = self._objects.lookup((item,))
+                missing.append(entry)
+                looks.append(functools.partial(_is_known, entry))
+            else:
+                looks.append(item.has_next)
+
+        def enough() -> bool:
+            return sum(look() for look in looks) >= num_returns or peer.ended
+
+        with peer.lock:
+            self._objects.fetch_unknown(missing)
+            peer.tasks.flush_all()
+            peer.actors.flush_all()
+        if timeout_s == 0:
+            peer.reactor.wait(lambda: False, time.monotonic())
+        else:
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            blocking.wait(peer, enough, missing, deadline)
+        ready: list[Any] = []
+        rest: list[Any] = []
+        for item, look in zip(waitables, looks, strict=True):
+            if len(ready) < num_returns and look():
+                ready.append(item)
+            else:
+                rest.append(item)
+        return ready, rest
+
+    # -- futures ---------------------------------------------------------------------
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """See :meth:`ObjectRef.future`."""
+        future: Future[Any] = Future()
+        peer = self._peer
+        (entry,) = self._objects.lookup((ref,))
+
+        def resolve() -> None:
+            try:
+                value = self._objects.value_of(entry)
+            except BaseException as error:
+                self._set(future, error=error)
+            else:
+                self._set(future, value=value)
+
+        def known(_: ObjectEntry) -> None:
+            peer.reactor.deferred.append(resolve)
+
+        with peer.lock:
+            if entry.value is None:
+                self._objects.table.hold(ref._bytes)  # the future is a use of its own
+                future.add_done_callback(lambda _: dropped.append(ref._bytes))
+                self._objects.when_known(ref._bytes, known)
+                peer.tasks.flush_all()
+                peer.actors.flush_all()
+            waiting = entry.value is None
+        if waiting:
+            return future
+        peer.reactor.run_deferred()
+        if not future.done():
+            resolve()
+        return future
+
+    @staticmethod
+    def _set(
+        future: Future[Any], value: Any = None, error: BaseException | None = None
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def asyncio_future(self, ref: ObjectRef) -> asyncio.Future[Any]:
+        """See :meth:`ObjectRef.as_future`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        peer = self._peer
+        (entry,) = self._objects.lookup((ref,))
+
+        def resolve() -> None:
+            peer.reactor.eager -= 1
+            if future.done():
+                return
+            try:
+                value = self._objects.value_of(entry)
+            except BaseException as error:
+                if isinstance(error, StopIteration):
+                    error = RuntimeError("the call raised StopIteration")
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        def known(_: ObjectEntry) -> None:
+            peer.loops.call_soon(loop, resolve)
+
+        with peer.lock:
+            peer.reactor.eager += 1
+            if entry.value is None:
+                self._objects.table.hold(ref._bytes)
+                future.add_done_callback(lambda _: dropped.append(ref._bytes))
+                self._objects.when_known(ref._bytes, known)
+                peer.tasks.flush_soon()
+                peer.actors.flush_soon()
+                return future
+        resolve()
+        return future
+
+
+def _is_known(entry: ObjectEntry) -> bool:
+    return entry.value is not None
