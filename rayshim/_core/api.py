@@ -393,7 +393,7 @@ def _make_remote(target: Any, options: dict[str, Any]) -> Any:
         if inspect.iscoroutinefunction(target):
             raise ValueError(
                 "'async def' should not be used for remote tasks. You can wrap the "
-                "async function with `asyncio.run(f())`, or make it a method of an actor."
+                "async function with `asyncio.run(f())`, or make it a method."
             )
         generator = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(
             target
