@@ -126,7 +126,12 @@ class SchedulingClass:
         depth = self.depth()
         if len(slots) > 1:
             slots = sorted(slots, key=lambda slot: len(slot.inflight))
-        usable = [s for s in slots if not s.draining]
+        usable = [
+            slot
+            for slot in slots
+            if not slot.draining
+            and not (slot.reclaimed and now_s - slot.granted_s >= QUANTUM_S)
+        ]
         for place, slot in enumerate(usable):
             if not queue:
                 break
