@@ -19,6 +19,8 @@ from collections import deque
 from enum import Enum
 from typing import Any
 
+from rayshim.lineage.tasks import TaskEvent, Verdict
+
 
 class ActorState(Enum):
     """What the caller knows of the actor."""
@@ -32,8 +34,8 @@ class ActorState(Enum):
 class ActorQueue:
     """The calls of this process on one actor.
 
-    A call is any object with ``task_id``, ``ready`` (its arguments are known) and
-    ``retries_left`` (-1: without limit).
+    A call is a :class:`~rayshim.lineage.tasks.TaskLife` that also tells ``ready``: its
+    arguments are known.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class ActorQueue:
         pending = self.pending
         while pending and len(calls) < limit and pending[0].ready:
             call = pending.popleft()
+            call.on(TaskEvent.PUSHED)
             self.inflight[call.task_id] = call
             calls.append(call)
         return calls
@@ -95,11 +98,9 @@ class ActorQueue:
         failed: list[Any] = []
         again: list[Any] = []
         for call in self.inflight.values():
-            if dead or call.retries_left == 0:
+            if dead or call.crashed(started=True) is not Verdict.AGAIN:
                 failed.append(call)
             else:
-                if call.retries_left > 0:
-                    call.retries_left -= 1
                 again.append(call)
         self.inflight.clear()
         self.pending.extendleft(reversed(again))

@@ -13,6 +13,7 @@ from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.actor_calls import ActorQueue, ActorState
 from rayshim.lineage.dispatch import BATCH
+from rayshim.lineage.tasks import TaskEvent, TaskState
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
@@ -64,6 +65,9 @@ class ActorClient:
         if queue.state is ActorState.DEAD:
             self._peer.tasks.fail(record, self.death_payload())
             return
+        if record.state is TaskState.WAITING:
+            # Its place in the order is taken while its arguments are waited for.
+            record.on(TaskEvent.ARGUMENTS_KNOWN)
         queue.pending.append(record)
         self.flush(force=False)
 

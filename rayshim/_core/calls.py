@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim._core.arguments import Encoded
 from rayshim.adapters.wire import messages as m
+from rayshim.lineage.tasks import TaskLife
 
 if TYPE_CHECKING:
     from rayshim.lineage.dispatch import LeaseSlot, SchedulingClass
@@ -29,7 +30,7 @@ class FunctionRecord:
         self.message = m.RegisterFunction(key, blob, qualified)
 
 
-class CallRecord:
+class CallRecord(TaskLife):
     """One submitted call, from ``.remote()`` to its result.
 
     The references of the arguments are held by ``encoded`` (which has the
@@ -38,8 +39,6 @@ class CallRecord:
 
     __slots__ = (
         "actor",
-        "attempt",
-        "cancelled",
         "encoded",
         "function",
         "handle_ref",
@@ -47,14 +46,12 @@ class CallRecord:
         "missing",
         "name",
         "parent",
-        "retries_left",
         "retry_exceptions",
         "return_ids",
         "scheduling",
         "slot",
         "spec",
         "stream",
-        "task_id",
         "waiting_for",
     )
 
@@ -65,23 +62,19 @@ class CallRecord:
         return_ids: list[bytes],
         retries: int,
     ) -> None:
+        TaskLife.__init__(self, spec.task_id, retries)
         self.spec = spec
-        self.task_id = spec.task_id
         self.name = spec.name
         self.encoded = encoded
         self.return_ids = return_ids
-        #: Further runs allowed after a failure; -1: without limit.
-        self.retries_left = retries
         #: False, True, or the exception types that are retried.
         self.retry_exceptions: Any = False
-        self.attempt = 0
         #: Dependencies whose value is not known yet.
         self.missing = 0
         #: One of them, for explanations.
         self.waiting_for = b""
         #: The id of the call that submitted this one; empty in a driver.
         self.parent = b""
-        self.cancelled = False
         self.function: FunctionRecord | None = None
         self.scheduling: SchedulingClass | None = None
         self.slot: LeaseSlot | None = None

@@ -22,6 +22,7 @@ from rayshim.lineage.dispatch import (
     LeaseSlot,
     SchedulingClass,
 )
+from rayshim.lineage.tasks import TaskEvent, Verdict
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
@@ -151,6 +152,7 @@ class TaskSubmitter:
     def _enqueue(self, record: CallRecord) -> None:
         scheduling = record.scheduling
         assert scheduling is not None
+        record.on(TaskEvent.ARGUMENTS_KNOWN)
         scheduling.queue.append(record)
         self._advance(scheduling, flush=False)
 
@@ -177,6 +179,7 @@ class TaskSubmitter:
             if function.key not in known:
                 known.add(function.key)
                 channel.queue(function.message)
+            record.on(TaskEvent.PUSHED)
             record.slot = slot
             slot.inflight[record.task_id] = record
             encoded = record.encoded
@@ -341,6 +344,7 @@ class TaskSubmitter:
             if record is None or record.slot is None:
                 continue
             record.slot.inflight.pop(task_id, None)
+            record.on(TaskEvent.GIVEN_BACK)
             record.slot = None
             self._end_lends(record, (), channel.address)
             returned.append(record)
@@ -421,6 +425,7 @@ class TaskSubmitter:
                 self.fail(record, values[0])
             return
         self.records.pop(record.task_id, None)
+        record.on(TaskEvent.RESULT)
         if record.stream is not None:
             self._peer.streams.ended(record, result)
         objects = self._peer.objects
@@ -442,22 +447,20 @@ class TaskSubmitter:
 
     def _retry(self, record: CallRecord, payload: m.Payload) -> bool:
         allowed = record.retry_exceptions
-        if not allowed or record.retries_left == 0 or record.cancelled:
+        if not allowed or not record.may_retry():
             return False
         error = failures.load_error(payload)
         cause = getattr(error, "cause", None) or error
-        if isinstance(cause, exceptions.TaskCancelledError):
-            return False
-        if allowed is not True and not isinstance(cause, tuple(allowed)):
+        retryable = not isinstance(cause, exceptions.TaskCancelledError) and (
+            allowed is True or isinstance(cause, tuple(allowed))
+        )
+        if record.raised(retryable=retryable) is not Verdict.AGAIN:
             return False
         self._again(record)
         return True
 
     def _again(self, record: CallRecord) -> None:
         """Queue a call for one more run."""
-        if record.retries_left > 0:
-            record.retries_left -= 1
-        record.attempt += 1
         record.spec.attempt = record.attempt
         record.slot = None
         if record.actor is not None:
@@ -473,6 +476,7 @@ class TaskSubmitter:
         """Give every return value of a call the same error (under the lock)."""
         if self.records.pop(record.task_id, None) is None:
             return
+        record.fail()
         if record.stream is not None:
             payload = self._peer.streams.failed(record, payload)
         objects = self._peer.objects
@@ -539,16 +543,13 @@ class TaskSubmitter:
         for position, record in enumerate(records):
             record.slot = None
             record.lends = []
-            if record.cancelled:
+            # They run in order: only the first may have started.
+            verdict = record.crashed(started=position == 0)
+            if verdict is Verdict.CANCEL:
                 self.fail(record, cancelled_payload(record))
-            elif position:
-                again.append(record)  # it had not started
-            elif record.retries_left == 0:
+            elif verdict is Verdict.FAIL:
                 self.fail(record, failures.error_payload(_crash_error(record, lost)))
             else:
-                if record.retries_left > 0:
-                    record.retries_left -= 1
-                record.attempt += 1
                 record.spec.attempt = record.attempt
                 again.append(record)
         scheduling.queue.extendleft(reversed(again))

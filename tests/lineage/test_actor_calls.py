@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,13 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rayshim.lineage.actor_calls import ActorQueue, ActorState
+from rayshim.lineage.tasks import TaskEvent, TaskLife
 
 
-@dataclass(eq=False)
-class Call:
-    task_id: bytes
-    ready: bool = True
-    retries_left: int = 0
+class Call(TaskLife):
+    """A call whose arguments are known or not, queued either way."""
+
+    def __init__(
+        self, task_id: bytes, ready: bool = True, retries_left: int = 0
+    ) -> None:
+        super().__init__(task_id, retries_left)
+        self.on(TaskEvent.ARGUMENTS_KNOWN)
+        self.ready = ready
 
 
 def make_queue(*calls: Call, alive: bool = True) -> ActorQueue:
