@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import ray
@@ -203,3 +205,15 @@ def test_argument_types_are_kept():
 def test_keyword_named_like_internals():
     kwargs = {"self": 1, "args": 2, "kwargs": 3, "name": 4, "function": 5}
     assert ray.get(echo.remote(**kwargs)) == ((), kwargs)
+
+
+def test_a_late_argument_does_not_keep_the_cpu_afterwards(wait_until):
+    @ray.remote
+    def late_by(seconds):
+        time.sleep(seconds)
+        return 1
+
+    ray.get(echo.remote())
+    # By the time that the argument is known, nothing is left of the first call.
+    assert ray.get(echo.remote(late_by.remote(2.5))) == ((1,), {})
+    wait_until(lambda: ray.available_resources().get("CPU") == 4)

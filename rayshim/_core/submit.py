@@ -149,9 +149,15 @@ class TaskSubmitter:
                 return False
         return True
 
+    def _current_class(self, record: CallRecord) -> SchedulingClass:
+        """The class that serves a call: its own may have been forgotten meanwhile."""
+        own = record.scheduling
+        assert own is not None
+        scheduling = record.scheduling = self.classes.setdefault(own.key, own)
+        return scheduling
+
     def _enqueue(self, record: CallRecord) -> None:
-        scheduling = record.scheduling
-        assert scheduling is not None
+        scheduling = self._current_class(record)
         record.on(TaskEvent.ARGUMENTS_KNOWN)
         scheduling.queue.append(record)
         self._advance(scheduling, flush=False)
@@ -350,13 +356,12 @@ class TaskSubmitter:
             returned.append(record)
         if found is not None:
             found[1].stealing = False
+        touched: dict[int, SchedulingClass] = {}
         for record in reversed(returned):
-            assert record.scheduling is not None
-            record.scheduling.queue.appendleft(record)
-        touched = {id(r.scheduling): r.scheduling for r in returned}
+            scheduling = self._current_class(record)
+            scheduling.queue.appendleft(record)
+            touched[id(scheduling)] = scheduling
         for scheduling in touched.values():
-            assert scheduling is not None
-            self.classes.setdefault(scheduling.key, scheduling)
             busy = found[1] if found is not None else None
             self._advance_around(scheduling, busy)
 
@@ -466,9 +471,7 @@ class TaskSubmitter:
         if record.actor is not None:
             record.actor.submit_again(record)
             return
-        scheduling = record.scheduling
-        assert scheduling is not None
-        self.classes.setdefault(scheduling.key, scheduling)
+        scheduling = self._current_class(record)
         scheduling.queue.append(record)
         self._advance(scheduling, flush=True)
 
@@ -552,8 +555,10 @@ class TaskSubmitter:
             else:
                 record.spec.attempt = record.attempt
                 again.append(record)
-        scheduling.queue.extendleft(reversed(again))
-        self.classes.setdefault(scheduling.key, scheduling)
+        scheduling = self.classes.setdefault(scheduling.key, scheduling)
+        for record in reversed(again):
+            record.scheduling = scheduling
+            scheduling.queue.appendleft(record)
         self._advance(scheduling, flush=True)
         self.review(scheduling)
         self._peer.objects.settle()
