@@ -121,6 +121,14 @@ class ReferenceTable:
             if entry.local <= 0:
                 self._settle(entry)
 
+    def unpin(self, object_id: bytes) -> None:
+        """Take the count of a call that ends away; :meth:`keep` decides the rest."""
+        entry = self.entries.get(object_id)
+        if entry is not None:
+            entry.local -= 1
+            if not entry.owner:
+                self._settle(entry)
+
     def contain(self, entry: ObjectEntry, inner: Iterable[bytes]) -> None:
         """Let a value keep the objects inside it alive."""
         ids = tuple(inner)

@@ -66,12 +66,17 @@ class Reactor:
         self._channels: dict[int, Channel] = {}
         self._listeners: dict[int, socket.socket] = {}
         self._leader = threading.Lock()
+        #: Thread that leads and may sleep in ``poll``; 0 if there is none.
+        self._leading = 0
         self._progress = threading.Condition(threading.Lock())
         self._followers = 0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_ids = itertools.count()
         self._background_due = float("inf")
         self._closing = False
+        #: Where every read lands first. A fresh buffer of this size for each would be
+        #: mapped and unmapped each time, which costs more than the copy out of it.
+        self._landing = memoryview(bytearray(READ_BYTES))
         #: What the background thread looks at while nobody leads.
         self._background_mask = select.EPOLLIN
         self._thread: threading.Thread | None = None
@@ -242,16 +247,16 @@ class Reactor:
         parts = [channel._incoming] if channel._incoming else []
         while True:
             try:
-                data = channel.sock.recv(READ_BYTES)
+                size = channel.sock.recv_into(self._landing)
             except BlockingIOError:
                 break
             except OSError:
-                data = b""
-            if not data:
+                size = 0
+            if not size:
                 ended = True
                 break
-            parts.append(data)
-            if len(data) < READ_BYTES:
+            parts.append(bytes(self._landing[:size]))
+            if size < READ_BYTES:
                 break
         if parts:
             stream = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -335,9 +340,11 @@ class Reactor:
     def _wait(self, done: Callable[[], Any], deadline: float | None) -> bool:
         while not done():
             if self._leader.acquire(blocking=False):
+                self._leading = threading.get_ident()
                 try:
                     self._lead(done, deadline)
                 finally:
+                    self._leading = 0
                     self._outer.modify(self._inner.fileno(), self._background_mask)
                     self._leader.release()
                     if self._followers:
@@ -390,7 +397,16 @@ class Reactor:
         """Something that ``wait`` looks at changed outside a handler."""
         if self._followers:
             self._announce()
+        self._wake_leader()
         self.wake()
+
+    def _wake_leader(self) -> None:
+        """Have another thread that leads look at what it waits for."""
+        if self._leading and self._leading != threading.get_ident():
+            try:
+                os.eventfd_write(self._interrupt_fd, 1)
+            except OSError:
+                pass  # closed: nobody waits any more
 
     # -- timers ------------------------------------------------------------------
 
@@ -451,8 +467,9 @@ class Reactor:
                     moved = self.poll(0)
                 finally:
                     self._leader.release()
-            if self._timers:
-                moved = self._run_timers() or moved
+            if self._timers and self._run_timers():
+                moved = True
+                self._wake_leader()
             if moved or self._followers:
                 self._announce()
 

@@ -264,7 +264,8 @@ def wait(
         )
     if timeout is not None and timeout < 0:
         raise ValueError(f"The 'timeout' argument must be nonnegative, not {timeout}")
-    for item in ray_waitables:
+    only_refs = set(map(type, ray_waitables)) == {ObjectRef}
+    for item in () if only_refs else ray_waitables:
         if not isinstance(item, (ObjectRef, ObjectRefGenerator)):
             raise TypeError(
                 "wait() expected a list of ray.ObjectRef or ObjectRefGenerator, got a "
@@ -272,7 +273,8 @@ def wait(
             )
     if not ray_waitables:
         return [], []
-    if len(set(ray_waitables)) != len(ray_waitables):
+    distinct = {r._bytes for r in ray_waitables} if only_refs else set(ray_waitables)
+    if len(distinct) != len(ray_waitables):
         raise ValueError("Wait requires a list of unique ray_waitables.")
     if num_returns <= 0:
         raise ValueError(f"Invalid number of objects to return: {num_returns}.")
@@ -281,7 +283,9 @@ def wait(
             f"num_returns cannot be greater than the number of ray_waitables: "
             f"{num_returns} > {len(ray_waitables)}."
         )
-    if any(isinstance(item, ObjectRefGenerator) for item in ray_waitables):
+    if not only_refs and any(
+        isinstance(item, ObjectRefGenerator) for item in ray_waitables
+    ):
         return peer.reader.wait_mixed(ray_waitables, num_returns, timeout)
     return peer.reader.wait(ray_waitables, num_returns, timeout)
 

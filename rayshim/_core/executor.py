@@ -47,6 +47,8 @@ class Executor:
         #: Channel -> answers not sent yet.
         self._out: dict[Channel, list[m.Result]] = {}
         self._out_count = 0
+        #: When the first of them was given.
+        self._held_since = 0.0
         self._cost_s = 0.0
         #: Channel -> its open lease.
         self.bindings: dict[Channel, m.BindLease] = {}
@@ -209,6 +211,8 @@ class Executor:
     def hold(self, channel: Channel, result: m.Result) -> None:
         """Keep an answer for the next batch."""
         with self.peer.lock:
+            if not self._out_count:
+                self._held_since = time.perf_counter()
             self._out.setdefault(channel, []).append(result)
             self._out_count += 1
 
@@ -229,10 +233,13 @@ class Executor:
             for channel in {work[0] for work in self.run}:
                 self._give_back(channel, len(self.run))
 
-    def answer(self, channel: Channel, result: m.Result) -> None:
-        """Send one answer now (lanes other than the main one)."""
-        with self.peer.lock:
-            channel.send(m.Results([result], 0.0))
+    def answer_soon(self, *, more: bool) -> None:
+        """Send held answers now, or with the next ones if more calls wait."""
+        late = time.perf_counter() - self._held_since > GATHER_S
+        if not more or late or self._out_count >= 64:
+            self._send_answers()
+        else:
+            self._tick_later()
 
     def _tick_later(self) -> None:
         if not self._ticking:

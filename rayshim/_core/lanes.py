@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rayshim import exceptions
@@ -67,13 +68,59 @@ class MainLane:
                 executor.leave()
 
 
+class ThreadPool:
+    """Threads for the calls of one concurrency group, started as calls need them."""
+
+    def __init__(self, name: str, limit: int, run: Callable[[Any], None]) -> None:
+        self._name = name
+        self._limit = limit
+        self._run = run
+        self._calls: SimpleQueue[Any] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = 0
+        #: Threads that wait for a call and that no queued call is meant for.
+        self._idle = 0
+        #: Queued calls that no thread is free for.
+        self.backlog = 0
+
+    def submit(self, call: Any) -> None:
+        """Have a thread run a call as soon as one is free."""
+        start = False
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._started < self._limit:
+                self._started += 1
+                start = True
+            else:
+                self.backlog += 1
+        self._calls.put(call)
+        if start:
+            name = f"rayshim-{self._name}_{self._started - 1}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                self._run(call)
+            except Exception:
+                traceback.print_exc()
+            del call  # it holds the arguments
+            with self._lock:
+                if self.backlog:
+                    self.backlog -= 1
+                else:
+                    self._idle += 1
+
+
 class ThreadLane:
     """A pool of threads for each concurrency group; order is not kept."""
 
     def __init__(self, executor: Executor, limit: int, groups: dict[str, int]) -> None:
         self._executor = executor
         self._pools = {
-            name: ThreadPoolExecutor(count, thread_name_prefix=f"rayshim-{name}")
+            name: ThreadPool(name, count, self._run)
             for name, count in {**groups, "": limit}.items()
         }
 
@@ -90,11 +137,12 @@ class ThreadLane:
                 spec.task_id,
                 CallContext(channel, spec, executor.lease_of(channel)),
             )
-            pool.submit(self._run, channel, spec)
+            pool.submit((channel, spec, pool))
         if executor.should_leave():
             executor.peer.reactor.notify()
 
-    def _run(self, channel: Channel, spec: m.TaskSpec) -> None:
+    def _run(self, call: tuple[Channel, m.TaskSpec, ThreadPool]) -> None:
+        channel, spec, pool = call
         executor = self._executor
         waiting = executor.running.get(spec.task_id)
         if waiting is not None and waiting.cancelled:
@@ -102,7 +150,8 @@ class ThreadLane:
             result = executor.runner.cancelled(channel, spec)
         else:
             result = executor.runner.run(channel, spec)
-        executor.answer(channel, result)
+        executor.hold(channel, result)
+        executor.answer_soon(more=pool.backlog > 0)
         if executor.should_leave():
             executor.peer.reactor.notify()
 

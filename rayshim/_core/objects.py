@@ -335,6 +335,9 @@ class ObjectPlane:
         """Map a large value; it stays in use while a view of it lives."""
         segment = payload.segment
         assert segment is not None
+        if dropped:
+            # Segments that go back now are written again while they are in the cache.
+            self.collect()
         with self._peer.lock:
             self.table.hold(object_id)
         release = functools.partial(dropped.append, object_id)

@@ -17,6 +17,10 @@ from rayshim.lineage.references import ObjectEntry
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
 
+#: Dropped references that are worth a look: a program without large values needs no
+#: sweep, but what it drops must not pile up.
+COLLECT_AT = 100
+
 
 class ObjectReader:
     """The ways in which user code waits for the objects of a peer."""
@@ -47,8 +51,7 @@ class ObjectReader:
         missing = [entry for entry in entries if entry.value is None]
         with peer.lock:
             self._objects.fetch_unknown(missing)
-            peer.tasks.flush_all()
-            peer.actors.flush_all()
+            self._prepare()
         position = 0
         count = len(missing)
 
@@ -76,40 +79,47 @@ class ObjectReader:
         """Split references into ready and not ready, in the order given."""
         found = self._objects.lookup(refs)
         peer = self._peer
-
-        def count_ready() -> int:
-            return sum(1 for entry in found if entry.value is not None)
-
-        if count_ready() < num_returns and timeout_s != 0:
-            missing = [entry for entry in found if entry.value is None]
-            with peer.lock:
-                self._objects.fetch_unknown(missing)
-                peer.tasks.flush_all()
-                peer.actors.flush_all()
-            deadline = None if timeout_s is None else time.monotonic() + timeout_s
-            blocking.wait(
-                peer,
-                lambda: count_ready() >= num_returns or peer.ended,
-                missing,
-                deadline,
-            )
-        elif timeout_s == 0:
+        if timeout_s == 0:
             self._poll_once(found)
+        elif not _has_known(found, num_returns):
+            unknown = [entry for entry in found if entry.value is None]
+            may_stay = len(found) - num_returns
+            with peer.lock:
+                self._objects.fetch_unknown(unknown)
+                self._prepare()
+
+            def enough() -> bool:
+                nonlocal unknown
+                unknown = [entry for entry in unknown if entry.value is None]
+                return len(unknown) <= may_stay or peer.ended
+
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            blocking.wait(peer, enough, unknown, deadline)
         ready: list[ObjectRef] = []
         rest: list[ObjectRef] = []
-        for ref, entry in zip(refs, found, strict=True):
-            if entry.value is not None and len(ready) < num_returns:
-                ready.append(ref)
-            else:
-                rest.append(ref)
+        for position, entry in enumerate(found):
+            if entry.value is None:
+                rest.append(refs[position])
+                continue
+            ready.append(refs[position])
+            if len(ready) == num_returns:
+                # Callers wait again and again for one of very many.
+                rest += refs[position + 1 :]
+                break
         return ready, rest
+
+    def _prepare(self) -> None:
+        """Before a wait: send what waits here, free what was dropped (locked)."""
+        if len(dropped) > COLLECT_AT:
+            self._objects.collect()
+        self._peer.tasks.flush_all()
+        self._peer.actors.flush_all()
 
     def _poll_once(self, found: Sequence[ObjectEntry]) -> None:
         peer = self._peer
         with peer.lock:
             self._objects.fetch_unknown(found)
-            peer.tasks.flush_all()
-            peer.actors.flush_all()
+            self._prepare()
         peer.reactor.wait(lambda: False, time.monotonic())
 
     def wait_mixed(
@@ -132,8 +142,7 @@ class ObjectReader:
 
         with peer.lock:
             self._objects.fetch_unknown(missing)
-            peer.tasks.flush_all()
-            peer.actors.flush_all()
+            self._prepare()
         if timeout_s == 0:
             peer.reactor.wait(lambda: False, time.monotonic())
         else:
@@ -231,3 +240,13 @@ class ObjectReader:
 
 def _is_known(entry: ObjectEntry) -> bool:
     return entry.value is not None
+
+
+def _has_known(entries: Sequence[ObjectEntry], wanted: int) -> bool:
+    """True if at least ``wanted`` of the entries have their value."""
+    for entry in entries:
+        if entry.value is not None:
+            wanted -= 1
+            if not wanted:
+                return True
+    return False

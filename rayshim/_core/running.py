@@ -35,7 +35,6 @@ class CallContext:
     """A call that runs here, as the runtime context and cancellation see it."""
 
     __slots__ = (
-        "_changed",
         "async_task",
         "cancelled",
         "channel",
@@ -59,13 +58,11 @@ class CallContext:
         self.thread_id = threading.get_ident()
         #: Items of its stream that were consumed; -1 when nobody wants more.
         self.consumed = 0
-        self._changed = threading.Event()
 
     def acknowledge(self, consumed: int) -> None:
         """The consumer took items, or gave up."""
         if consumed < 0 or consumed > self.consumed >= 0:
             self.consumed = consumed
-        self._changed.set()
 
     def may_yield(self, produced: int) -> bool:
         """True if a stream may send its next item."""
@@ -88,6 +85,8 @@ class Runner:
         #: Key -> calls so far, for functions with max_calls.
         self._calls: dict[bytes, int] = {}
         self._shown_name = ""
+        #: Task id -> ids that its arguments brought, each counted once, until it ends.
+        self._pinned: dict[bytes, list[bytes]] = {}
 
     def register(self, function: m.RegisterFunction) -> None:
         """Take in a function for later calls."""
@@ -267,10 +266,14 @@ class Runner:
     def _receive(self, spec: m.TaskSpec, lender: str) -> None:
         table = self._peer.objects.table
         creation = spec.method == "__init__"
+        pinned = self._pinned[spec.task_id] = []
         for item in self._brought(spec):
-            table.receive(
+            entry = table.receive(
                 item.object_id, item.owner, lender, item.lend, register=creation
             )
+            # The end of an older view must not take the entry away meanwhile.
+            entry.local += 1
+            pinned.append(item.object_id)
 
     @staticmethod
     def _brought(spec: m.TaskSpec) -> Iterator[m.Nested]:
@@ -295,6 +298,8 @@ class Runner:
             return []
         objects = self._peer.objects
         objects.collect()
+        for object_id in self._pinned.pop(spec.task_id, ()):
+            objects.table.unpin(object_id)
         out = []
         seen: set[bytes] = set()
         for item in self._brought(spec):

@@ -12,7 +12,7 @@ from rayshim._core import current, failures
 from rayshim._core.arguments import Encoded, fill
 from rayshim._core.calls import CallRecord, FunctionRecord
 from rayshim._core.cancellation import cancelled_payload
-from rayshim._core.refs import ObjectRef
+from rayshim._core.refs import ObjectRef, dropped
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import (
@@ -27,6 +27,8 @@ from rayshim.lineage.tasks import TaskEvent, Verdict
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
 
+#: References dropped by a program that submits and never waits are freed in lots.
+COLLECT_AT = 1000
 #: A submitted call that no lease is idle for is sent after this long at most.
 FLUSH_S = 0.001
 
@@ -104,6 +106,8 @@ class TaskSubmitter:
         call = current.call.get()
         if call is not None:
             record.parent = call.task_id
+        if len(dropped) > COLLECT_AT:
+            self._peer.objects.collect()
         self.records[record.task_id] = record
         if record.spec.num_returns < 0:
             self._peer.streams.open(record)
