@@ -29,6 +29,8 @@ from enum import Enum
 class TaskState(Enum):
     """Where a call is."""
 
+    __hash__ = object.__hash__  # in C; the table is looked at for every call
+
     WAITING = "WAITING"
     QUEUED = "QUEUED"
     PUSHED = "PUSHED"
@@ -38,6 +40,8 @@ class TaskState(Enum):
 
 class TaskEvent(Enum):
     """What happens to a call."""
+
+    __hash__ = object.__hash__  # in C; the table is looked at for every call
 
     ARGUMENTS_KNOWN = "arguments known"
     ARGUMENT_FAILED = "argument failed"

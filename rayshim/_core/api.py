@@ -14,7 +14,7 @@ from rayshim._core.init_options import InitOptions
 from rayshim._core.methods import METHOD_OPTIONS
 from rayshim._core.options import ActorOptions, MethodOptions, TaskOptions
 from rayshim._core.ray_context import RayContext
-from rayshim._core.refs import ObjectRef
+from rayshim._core.refs import ObjectRef, bytes_of
 from rayshim._core.unpicklable import describe_failure
 from rayshim.actor import ActorClass, ActorHandle, find_actor, modify_class
 from rayshim.adapters.wire import messages as m
@@ -273,7 +273,7 @@ def wait(
             )
     if not ray_waitables:
         return [], []
-    distinct = {r._bytes for r in ray_waitables} if only_refs else set(ray_waitables)
+    distinct = set(map(bytes_of, ray_waitables) if only_refs else ray_waitables)
     if len(distinct) != len(ray_waitables):
         raise ValueError("Wait requires a list of unique ray_waitables.")
     if num_returns <= 0:

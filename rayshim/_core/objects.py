@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import failures
-from rayshim._core.refs import ObjectRef, dropped
+from rayshim._core.refs import ObjectRef, bytes_of, dropped
 from rayshim._core.serialization import Serialized, deserialize, serialize
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
@@ -361,7 +361,7 @@ class ObjectPlane:
         """
         entries = self.entries
         try:
-            return [entries[ref._bytes] for ref in refs]
+            return list(map(entries.__getitem__, map(bytes_of, refs)))
         except KeyError as error:
             raise ValueError(
                 f"ObjectRef({error.args[0].hex()}) does not belong to the session "

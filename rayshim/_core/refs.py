@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from operator import attrgetter
 from types import GenericAlias
 from typing import Any, NoReturn
 
@@ -16,6 +17,8 @@ from rayshim.lineage.ids import ObjectID
 #: Ids whose last use in this process ended somewhere; ``__del__`` may run at any
 #: point of any thread, so it does nothing but append here.
 dropped: deque[bytes] = deque()
+#: The bytes of a reference's id; in C, since lists of references may be long.
+bytes_of = attrgetter("_bytes")
 
 
 class ObjectRef(ObjectID):

@@ -98,7 +98,8 @@ class Runner:
     def run(self, channel: Channel, spec: m.TaskSpec) -> m.Result:
         """Run a task or a plain method to its end (main or pool thread)."""
         context = CallContext(channel, spec, self._executor.lease_of(channel))
-        with self._entered(context):
+        token = self._enter(context)
+        try:
             try:
                 function = self.function_of(spec)
                 args, kwargs = self.arguments(channel, spec)
@@ -127,6 +128,8 @@ class Runner:
                 # They may hold the last references to what the caller wants freed.
                 args = kwargs = None  # type: ignore[assignment]  # noqa: F841
                 return self._failed(channel, spec, context, error, skip_frames=2)
+        finally:
+            self._exit(context, token)
 
     def _call(
         self,
@@ -147,17 +150,24 @@ class Runner:
         finally:
             executor.interruptible = False
 
-    @contextlib.contextmanager
-    def _entered(self, context: CallContext) -> Iterator[None]:
-        executor = self._executor
-        executor.running[context.task_id] = context
+    def _enter(self, context: CallContext) -> Any:
+        """Make a call the running one of this thread; the token is for the end."""
+        self._executor.running[context.task_id] = context
         token = current.call.set(context)
         self._show_name(context.spec)
+        return token
+
+    def _exit(self, context: CallContext, token: Any) -> None:
+        current.call.reset(token)
+        self._executor.running.pop(context.task_id, None)
+
+    @contextlib.contextmanager
+    def _entered(self, context: CallContext) -> Iterator[None]:
+        token = self._enter(context)
         try:
             yield
         finally:
-            current.call.reset(token)
-            executor.running.pop(context.task_id, None)
+            self._exit(context, token)
 
     def _show_name(self, spec: m.TaskSpec) -> None:
         """Tell the log relay who writes from here on."""
