@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 
@@ -467,3 +468,16 @@ def test_finally_of_a_cancelled_generator_runs(tmp_path, wait_until):
     if last is not None:
         with pytest.raises(TaskCancelledError):
             ray.get(last)
+
+
+def test_a_dropped_generator_does_not_block_its_task(wait_until):
+    @ray.remote(_generator_backpressure_num_objects=2)
+    def numbers():
+        yield from range(10)
+
+    generator = numbers.remote()
+    assert ray.get(next(generator)) == 0
+    # Nobody takes the rest, so nobody but the end of the generator lets it go on.
+    del generator
+    gc.collect()
+    wait_until(lambda: ray.available_resources().get("CPU") == 4)

@@ -75,6 +75,8 @@ class Streams:
         state = StreamState(record)
         record.stream = state
         self._states[record.return_ids[0]] = state
+        # A dropped generator is noticed even if its consumer does nothing more.
+        self._peer.arm_sweep()
         return state
 
     @staticmethod
