@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from rayshim.lineage import actor_calls, actors, dispatch, executors, raylet
+from rayshim.lineage import actor_calls, actors, dispatch, executors, raylet, tasks
 from rayshim.lineage import actor_events as aev
 from rayshim.lineage import lease_events as lev
 from rayshim.lineage import placement_groups as pg
@@ -328,6 +328,14 @@ def tour_calls() -> Found:
     return found
 
 
+def read_tasks() -> Found:
+    """The calls: their table names the next states itself."""
+    found = Found()
+    for (before, event), after in tasks.TRANSITIONS.items():
+        found.moves.setdefault((before, after), set()).add(event.name)
+    return found
+
+
 # -- text --------------------------------------------------------------------------
 
 
@@ -335,7 +343,10 @@ def diagram(found: Found, first: Enum, last: Sequence[Enum] = ()) -> str:
     """A mermaid state diagram of the moves."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first.name}"]
     ordered = sorted(
-        found.moves.items(), key=lambda item: [str(one.value) for one in item[0]]
+        found.moves.items(),
+        key=lambda item: [
+            list(type(one).__members__).index(one.name) for one in item[0]
+        ],
     )
     for (before, after), names in ordered:
         lines.append(f"    {before.name} --> {after.name}: {', '.join(sorted(names))}")
@@ -358,6 +369,20 @@ def grid(
     for kind in [*kinds, *outside]:
         row = [_cell(table, found, state, kind, kind in outside) for state in states]
         lines.append(f"| `{kind.__name__}` | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def task_grid() -> str:
+    """The same for calls, whose events are members of an enum."""
+    states = list(tasks.TaskState)
+    lines = [
+        "| event | " + " | ".join(state.name for state in states) + " |",
+        "|---" * (len(states) + 1) + "|",
+    ]
+    for event in tasks.TaskEvent:
+        after = [tasks.TRANSITIONS.get((state, event)) for state in states]
+        row = " | ".join(f"→ {one.name}" if one else "refused" for one in after)
+        lines.append(f"| `{event.name}` ({event.value}) | {row} |")
     return "\n".join(lines)
 
 
@@ -414,6 +439,12 @@ def page() -> str:
         "calls_diagram": diagram(
             tour_calls(), actor_calls.ActorState.PENDING, [actor_calls.ActorState.DEAD]
         ),
+        "task_diagram": diagram(
+            read_tasks(),
+            tasks.TaskState.WAITING,
+            [tasks.TaskState.DONE, tasks.TaskState.FAILED],
+        ),
+        "task_grid": task_grid(),
         "strategies": ", ".join(f"`{name}`" for name in pg.STRATEGIES),
         "remembered_actors": f"{actors.REMEMBERED:,}",
         "remembered_leases": f"{raylet.REMEMBERED:,}",

@@ -36,6 +36,19 @@ def test_page_is_the_generated_text(generator: ModuleType) -> None:
     assert page == generator.page(), "run: python docs/generate_machines.py"
 
 
+def test_page_names_every_machine() -> None:
+    page = (DOCS / "state-machines.md").read_text()
+    tables = ("TABLE: dict", "TRANSITIONS: dict")
+    machines = [
+        path.name
+        for path in (DOCS.parent / "lineage").glob("*.py")
+        if any(table in path.read_text() for table in tables)
+        or path.name in ("references.py", "dispatch.py", "actor_calls.py")
+    ]
+
+    assert [name for name in machines if f"`{name}`" not in page] == []
+
+
 @pytest.mark.slow
 def test_tours_try_every_entry_of_the_tables(generator: ModuleType) -> None:
     actor = generator.tour_actors()
