@@ -123,6 +123,9 @@ class ThreadLane:
             name: ThreadPool(name, count, self._run)
             for name, count in {**groups, "": limit}.items()
         }
+        #: Calls whose answers are not held yet; changed under the lock. A call has
+        #: left the running ones a moment before.
+        self._unanswered = 0
 
     def work_arrived(self) -> None:
         """Hand queued calls to their pools; the main thread only waits."""
@@ -137,8 +140,9 @@ class ThreadLane:
                 spec.task_id,
                 CallContext(channel, spec, executor.lease_of(channel)),
             )
+            self._unanswered += 1
             pool.submit((channel, spec, pool))
-        if executor.should_leave():
+        if self._may_leave():
             executor.peer.reactor.notify()
 
     def _run(self, call: tuple[Channel, m.TaskSpec, ThreadPool]) -> None:
@@ -152,8 +156,13 @@ class ThreadLane:
             result = executor.runner.run(channel, spec)
         executor.hold(channel, result)
         executor.answer_soon(more=pool.backlog > 0)
-        if executor.should_leave():
+        with executor.peer.lock:
+            self._unanswered -= 1
+        if self._may_leave():
             executor.peer.reactor.notify()
+
+    def _may_leave(self) -> bool:
+        return self._executor.should_leave() and not self._unanswered
 
     def interrupt(self, context: CallContext) -> None:
         """A thread cannot be interrupted: the call sees ``is_canceled``."""
@@ -167,7 +176,7 @@ class ThreadLane:
             return
         with executor.peer.lock:
             self.work_arrived()
-        executor.peer.reactor.wait(executor.should_leave)
+        executor.peer.reactor.wait(self._may_leave)
         executor.leave()
 
 
