@@ -21,6 +21,9 @@ class Settings:
     #: Seconds before a waiting ``get`` explains itself once; 0 turns it off. A
     #: matter of taste.
     pending_warn_s: float = 30.0
+    #: Bytes that the node store may hold; 0: as ``init(object_store_memory=)`` says,
+    #: or 60 % of the memory that is free at the start.
+    object_store_limit_bytes: int = 0
     #: A pickled function larger than this warns, naming what it captured.
     function_warn_bytes: int = 10 * 1024 * 1024
     #: A pickled function larger than this is refused (Ray's limit).

@@ -13,9 +13,11 @@ change (:meth:`Reactor.defer_interrupt`).
 from __future__ import annotations
 
 import errno
+import functools
 import heapq
 import hmac
 import itertools
+import logging
 import os
 import select
 import signal
@@ -31,11 +33,15 @@ from rayshim.adapters.wire import auth
 from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, PROOF, Channel
 from rayshim.adapters.wire.messages import DECODER
 
+logger = logging.getLogger(__name__)
+
 #: A leader's thread may be about to come back: wait this long before the background
 #: thread reads in its place (a call through it costs two thread switches).
 GRACE_S = 0.0003
 #: A follower looks for itself this often, should it miss its call.
 FOLLOW_S = 0.25
+#: The other side of an accepted channel has this long to prove the token.
+HANDSHAKE_S = 10.0
 READ_BYTES = 1 << 18
 #: A frame longer than this is refused (large values travel through the store).
 MAX_FRAME_BYTES = 1 << 30
@@ -161,10 +167,16 @@ class Reactor:
                 return
             channel = self._add(sock, "", ANSWER)
             channel._sent = auth.challenge()
+            self.call_later(HANDSHAKE_S, functools.partial(self._expire, channel))
             try:
                 sock.send(channel._sent)
             except OSError:
                 self._close(channel)
+
+    def _expire(self, channel: Channel) -> None:
+        """Close a channel whose other side never proved the token."""
+        if channel._phase != OPEN:
+            self._close(channel)
 
     def _watch_writable(self, channel: Channel, wanted: bool) -> None:
         if not channel.closed:
@@ -197,7 +209,12 @@ class Reactor:
         Returns:
             True if anything was read. The caller holds the leadership.
         """
-        events = self._inner.poll(timeout_s)
+        try:
+            events = self._inner.poll(timeout_s)
+        except (OSError, ValueError):
+            if self._closing:
+                return False
+            raise
         if not events:
             return False
         with self.lock:
@@ -264,6 +281,11 @@ class Reactor:
                 channel._incoming = self._consume(channel, stream)
             except (msgspec.DecodeError, auth.HandshakeError, _Gone):
                 # Nothing of a peer that breaks the protocol can be trusted.
+                ended = True
+            except Exception:
+                # The reading thread is not at fault, and may be anybody's. What came
+                # after the message is lost, so the channel cannot go on either.
+                logger.exception("closed %r: a message on it failed", channel)
                 ended = True
         if ended:
             self._close(channel)
@@ -339,13 +361,15 @@ class Reactor:
 
     def _wait(self, done: Callable[[], Any], deadline: float | None) -> bool:
         while not done():
+            if self._closing:
+                raise ConnectionAbortedError("the session was shut down meanwhile")
             if self._leader.acquire(blocking=False):
                 self._leading = threading.get_ident()
                 try:
                     self._lead(done, deadline)
                 finally:
                     self._leading = 0
-                    self._outer.modify(self._inner.fileno(), self._background_mask)
+                    self._watch_outer(self._background_mask)
                     self._leader.release()
                     if self._followers:
                         self._announce()
@@ -358,8 +382,8 @@ class Reactor:
         return True
 
     def _lead(self, done: Callable[[], Any], deadline: float | None) -> None:
-        self._outer.modify(self._inner.fileno(), 0)
-        while not done():
+        self._watch_outer(0)
+        while not done() and not self._closing:
             timeout_s = self._until_timer()
             if deadline is not None:
                 remaining = deadline - time.monotonic()
@@ -374,6 +398,14 @@ class Reactor:
                 self._announce()
             if self._interrupted:
                 self._take_interrupt()
+
+    def _watch_outer(self, mask: int) -> None:
+        """Say whether the background thread is woken by what there is to read."""
+        try:
+            self._outer.modify(self._inner.fileno(), mask)
+        except (OSError, ValueError):
+            if not self._closing:
+                raise
 
     def _follow(self, done: Callable[[], Any], deadline: float | None) -> None:
         with self._progress:

@@ -255,6 +255,11 @@ class ActorCaller:
             ActorAlreadyExistsError: the name is taken.
         """
         peer = self._peer
+        if peer.raylet.closed:
+            raise exceptions.LocalRayletDiedError(
+                "the node process of this session is gone, so no actor can be created. "
+                "Call shutdown() and init() to start again."
+            )
         if register.name:
             register.request_id = peer.next_request_id()
         with peer.lock:

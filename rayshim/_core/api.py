@@ -195,7 +195,7 @@ def get(
 
     Args:
         object_refs: an ObjectRef, or a list of them.
-        timeout: seconds; None waits for ever, 0 only looks.
+        timeout: seconds; None (or a negative number) waits for ever, 0 only looks.
         _use_object_store: accepted as in Ray; values are always found where they are.
 
     Raises:
@@ -204,7 +204,7 @@ def get(
     """
     peer = current.require_peer()
     if timeout is not None and timeout < 0:
-        raise ValueError(f"The 'timeout' argument must be >= 0, not {timeout}")
+        timeout = None  # as Ray takes it
     if type(object_refs) is ObjectRef:
         return peer.reader.get((object_refs,), timeout)[0]
     if isinstance(object_refs, ObjectRef):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -14,6 +15,9 @@ from rayshim.settings import Settings
 MIN_STORE_BYTES = 75 * 1024 * 1024
 MAX_STORE_BYTES = 200 * 10**9
 STORE_FRACTION = 0.3
+#: Share of free memory that the store may take when nobody said how much: more than
+#: what is announced as a resource, since nothing is spilled to disk yet.
+DEFAULT_LIMIT = 0.6
 
 #: Parameters that belong to later stages -> what to do instead.
 _UNSUPPORTED = {
@@ -122,6 +126,11 @@ class InitOptions:
         options.resources = _resources(
             num_cpus, num_gpus, resources, object_store_memory, memory
         )
+        if not options.settings.object_store_limit_bytes:
+            options.settings = dataclasses.replace(
+                options.settings,
+                object_store_limit_bytes=_store_limit(object_store_memory),
+            )
         options.labels = _labels(labels)
         if node_name is not None:
             options.labels["rayshim.io/node-name"] = str(node_name)
@@ -248,6 +257,14 @@ def _resources(
         if value:
             out[str(name)] = value
     return out
+
+
+def _store_limit(asked: int | None) -> int:
+    """What the store may hold: as asked, or most of the memory that is free."""
+    if asked is not None:
+        return int(asked)
+    total, free = _machine_memory()
+    return max(MIN_STORE_BYTES, min(int(free * DEFAULT_LIMIT), _shm_bytes(total)))
 
 
 def _labels(labels: Any) -> dict[str, str]:

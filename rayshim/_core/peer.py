@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 SWEEP_S = 0.1
 MAX_SWEEP_S = 0.8
 
+#: How requests end that a dead node process cannot answer any more.
+_GONE, _NOTHING = "LocalRayletDiedError", b"\xa0"
+
 MessageHandler = Callable[[Channel, Any], None]
 
 
@@ -89,7 +92,12 @@ class Peer:
         self.cpus = 1.0
         self.reactor = Reactor(token, self)
         self.lock = self.reactor.lock
-        self.store = SegmentStore(store_dir, node=node_id, address=address)
+        self.store = SegmentStore(
+            store_dir,
+            node=node_id,
+            address=address,
+            limit_bytes=settings.object_store_limit_bytes,
+        )
         #: The executor part, in an executor.
         self.executor: Executor | None = None
         #: Called when the node process is gone; an executor leaves then.
@@ -225,9 +233,10 @@ class Peer:
         error = exceptions.LocalRayletDiedError()
         for request_id, response in self._requests.items():
             if response is None:
-                self._requests[request_id] = m.Response(
-                    request_id, "LocalRayletDiedError", b"\xa0"
-                )
+                self._requests[request_id] = m.Response(request_id, _GONE, _NOTHING)
+        callbacks, self._callbacks = self._callbacks, {}
+        for request_id, answered in callbacks.items():
+            answered(m.Response(request_id, _GONE, _NOTHING))
         self.tasks.raylet_died(error)
         self.actors.raylet_died(error)
 
@@ -252,6 +261,8 @@ class Peer:
         Raises:
             RayError: or a builtin error that the service names.
         """
+        if self.raylet.closed:
+            raise exceptions.LocalRayletDiedError()
         request_id = self.next_request_id()
         with self.lock:
             data = msgspec.msgpack.encode(payload)

@@ -87,7 +87,9 @@ class TaskSubmitter:
                 self.classes[key] = scheduling
             record.scheduling = scheduling
             refs = self.enter(record)
-            if self.await_arguments(record):
+            if peer.raylet.closed:
+                self.fail(record, failures.error_payload(_node_gone()))
+            elif self.await_arguments(record):
                 self._enqueue(record)
         if peer.reactor.deferred:
             peer.reactor.run_deferred()
@@ -574,6 +576,13 @@ class TaskSubmitter:
             if record.actor is None:
                 self.fail(record, payload)
         self.classes.clear()
+
+
+def _node_gone() -> Exception:
+    return exceptions.LocalRayletDiedError(
+        "the node process of this session is gone, so nothing can run any more. Call "
+        "shutdown() and init() to start again; its last words are in logs/node.log."
+    )
 
 
 def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:

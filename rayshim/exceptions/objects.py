@@ -30,7 +30,7 @@ class ObjectStoreFullError(RayError):
         return (
             super().__str__() + "\nThe local object store is full of objects that are "
             "still in scope. Free references (del ref), or give init() a larger "
-            "object_store_memory; `rayshim memory` lists what is held."
+            "object_store_memory."
         ).lstrip("\n")
 
 
@@ -41,7 +41,7 @@ class OutOfDiskError(RayError):
         return (
             super().__str__() + "\nThe object cannot be created: the local object "
             "store is full and the disk for spilled objects is over its limit. Free "
-            "disk space (`df` shows it) or references (`rayshim memory`)."
+            "disk space (`df` shows it) or references."
         ).lstrip("\n")
 
 

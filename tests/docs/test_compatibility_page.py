@@ -262,11 +262,9 @@ def test_wait_returns_the_first_ready_ones() -> None:
 
 
 @with_session
-def test_negative_and_wrong_timeouts_raise() -> None:
+def test_a_timeout_that_is_no_number_raises() -> None:
     ref = rayshim.put(1)
 
-    with pytest.raises(ValueError, match="timeout"):
-        rayshim.get(ref, timeout=-2)
     with pytest.raises(TypeError):
         rayshim.get(ref, timeout="1")  # type: ignore[arg-type]  # the point of it.
 
