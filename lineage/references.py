@@ -243,6 +243,7 @@ class ReferenceTable:
         if not entry.held:
             # Nobody else waits for word of it: the reply says it all.
             del self.entries[object_id]
+            self._drop_contained(entry)
         else:
             self._settle(entry)
         return False
