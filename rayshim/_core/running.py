@@ -110,8 +110,11 @@ class Runner:
                 del args, kwargs
                 if context.cancelled and self._executor.actor is not None:
                     # A method that was asked to stop: what it returned is not wanted.
-                    error = exceptions.TaskCancelledError()
-                    return m.Result(spec.task_id, [failures.error_payload(error)])
+                    del value
+                    payload = failures.error_payload(exceptions.TaskCancelledError())
+                    with self._peer.lock:
+                        kept = self.kept(channel, spec)
+                    return m.Result(spec.task_id, [payload], kept)
                 return self.succeeded(channel, spec, context, value)
             except ActorExit as request:
                 self._executor.exit_actor(str(request.code))
