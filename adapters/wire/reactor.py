@@ -437,7 +437,7 @@ class Reactor:
         if self._leading and self._leading != threading.get_ident():
             try:
                 os.eventfd_write(self._interrupt_fd, 1)
-            except OSError:
+            except (OSError, ValueError):
                 pass  # closed: nobody waits any more
 
     # -- timers ------------------------------------------------------------------
@@ -454,7 +454,7 @@ class Reactor:
         """Have the background thread look at its timers anew."""
         try:
             os.eventfd_write(self._wake_fd, 1)
-        except (BlockingIOError, OSError):
+        except (OSError, ValueError):
             pass  # it is awake already, or the reactor is closed
 
     def _until_timer(self) -> float:
@@ -547,12 +547,19 @@ class Reactor:
         return any(channel._outgoing for channel in self._channels.values())
 
     def close(self) -> None:
-        """Close every channel and end the background thread."""
+        """Close every channel and end the background thread; waits end too."""
+        if self._closing:
+            return
         self._closing = True
         self.wake()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
+        if self._leading and self._leading != threading.get_ident():
+            # Its poll would not end with the descriptors: see that it leaves first.
+            self._wake_leader()
+            if self._leader.acquire(timeout=1.0):
+                self._leader.release()
         with self.lock:
             for channel in list(self._channels.values()):
                 channel.flush()

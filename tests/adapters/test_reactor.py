@@ -694,3 +694,41 @@ def test_closing_twice_from_a_handler_is_harmless(server: Side, path: str) -> No
     wait_until(lambda: server.handler.closed_channels)
     server.handler.answer = None
     assert_serves(server, path)
+
+
+def test_a_message_that_fails_ends_its_channel_and_nothing_else(
+    server: Side, client: Side, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(channel: Channel, message: Any) -> None:
+        if message.topic == "bad":
+            raise KeyError("no such thing")
+
+    server.handler.answer = fail
+    good = client.reactor.connect(f"unix:{path}")
+    bad = client.reactor.connect(f"unix:{path}")
+    client.send(good, note("one"))
+    client.send(bad, note("bad"))
+    assert client.wait_for(lambda: bad in client.handler.closed_channels)
+    client.send(good, note("two"))
+    wait_until(lambda: note("two") in server.handler.got)
+    assert not good.closed
+    assert "a message on it failed" in caplog.text
+
+
+def test_a_wait_ends_when_the_reactor_is_closed(server: Side) -> None:
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            server.reactor.wait(lambda: False)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    server.reactor.close()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert [type(error) for error in errors] == [ConnectionAbortedError] * 3
