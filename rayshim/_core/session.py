@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rayshim")
 
+#: What a Unix socket address holds (sun_path, less its end mark).
+_MAX_SOCKET_PATH_BYTES = 107
+#: ``/s<pid>-<8 hex>/sockets/w-<16 hex>.sock`` comes after the root.
+_MAX_ROOT_BYTES = (
+    _MAX_SOCKET_PATH_BYTES - len("/s1234567-12345678/sockets/w-.sock") - 16
+)
 _FIRST_JOB = (1).to_bytes(4, "little")
 
 
@@ -60,6 +66,7 @@ class Session:
         Raises:
             RaySystemError: the node process did not come up; the text says why.
         """
+        _occupy_standard_streams()
         for folder in (self.folder, self.folder / "sockets", self.folder / "logs"):
             folder.mkdir(mode=0o700)
         self.store_dir.mkdir(mode=0o700)
@@ -263,9 +270,28 @@ class Session:
             self._lifeline = -1
 
 
+def _occupy_standard_streams() -> None:
+    """Open the null device where standard input, output or error is closed.
+
+    Else a pipe or socket of the session would get the number, and a C library that
+    prints, or the start of a process, would destroy it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+
+
 def _session_root(temp_dir: str | None) -> Path:
-    base = Path(temp_dir) if temp_dir else Path(tempfile.gettempdir())
-    root = base / f"rayshim-{os.getuid()}"
+    name = f"rayshim-{os.getuid()}"
+    root = Path(temp_dir or tempfile.gettempdir()).absolute() / name
+    if len(os.fsencode(root)) > _MAX_ROOT_BYTES:
+        if temp_dir:
+            raise ValueError(
+                f"_temp_dir {temp_dir!r} is too long: the path of a socket holds "
+                f"{_MAX_SOCKET_PATH_BYTES} bytes, which leaves "
+                f"{_MAX_ROOT_BYTES - len(name) - 1} for it"
+            )
+        root = Path("/tmp") / name
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise PermissionError(
@@ -281,9 +307,13 @@ def _store_root(folder: Path) -> Path:
 
 def _executor_path() -> list[str]:
     """Where executors look for modules: as the driver does."""
-    path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
-    if os.getcwd() not in path:
-        path.append(os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = "/"  # somebody removed the current folder
+    path = [os.path.normpath(os.path.join(here, entry)) for entry in sys.path]
+    if here not in path:
+        path.append(here)
     return [entry for entry in path if os.path.exists(entry)]
 
 
