@@ -100,6 +100,9 @@ class ReferenceTable:
         self.borrows: dict[str, list[bytes]] = {}
         #: Peer -> ids with an open lend to it; mirrors ``ObjectEntry.lends``.
         self._lent: dict[str, set[bytes]] = {}
+        #: Uses that freed objects had of others and that are not taken off yet.
+        self._doomed: list[bytes] = []
+        self._dooming = False
 
     # -- this process ----------------------------------------------------------
 
@@ -148,6 +151,29 @@ class ReferenceTable:
         self._lent.setdefault(peer, set()).add(object_id)
         return entry.next_lend
 
+    def promise(self, object_id: bytes) -> int:
+        """Number a hand-over to a call that pins the object itself until it ends.
+
+        Nothing is opened: :meth:`confirm` does, if the call's reply says that the
+        object was kept, and :meth:`release` closes what is open if it was not. A call
+        that is given back unstarted needs neither. Were the lend opened here, the
+        reply of a call that ends early would close it under one that has not begun.
+        """
+        entry = self.entries[object_id]
+        entry.next_lend += 1
+        return entry.next_lend
+
+    def confirm(self, object_id: bytes, peer: str, lend: int) -> None:
+        """A call ended and ``peer`` keeps what it got under that number."""
+        entry = self.entries.get(object_id)
+        if entry is None:
+            return
+        if entry.lends is None:
+            entry.lends = {}
+        if entry.lends.get(peer, 0) < lend:
+            entry.lends[peer] = lend
+            self._lent.setdefault(peer, set()).add(object_id)
+
     def release(self, object_id: bytes, peer: str, lend: int) -> None:
         """``peer`` holds the object no more, up to the lend of that number."""
         entry = self.entries.get(object_id)
@@ -174,6 +200,9 @@ class ReferenceTable:
             if entry.held is not None:
                 entry.held.pop(peer, None)
             if entry.owner == peer:
+                # The owner cannot keep it alive any more, so other lenders need not.
+                for lender, number in (entry.held or {}).items():
+                    self._owe(lender, entry.object_id, number)
                 entry.registered = True
                 entry.held = None
                 orphans.append(entry)
@@ -215,14 +244,18 @@ class ReferenceTable:
         if entry is None:
             entry = ObjectEntry(object_id, owner, 0)
             self.entries[object_id] = entry
-        if lend:
-            if entry.held is None:
-                entry.held = {}
-            entry.held[lender] = max(lend, entry.held.get(lender, 0))
         if lender == owner and lend:
+            self._note(entry, owner, lend)
             entry.registered = True
-        elif register:
-            self._register(entry)
+        elif register and self._is_borrower(entry):
+            # The owner knows this process: the lender need not hold on. Two borrowers
+            # that lent to each other would otherwise wait for each other for ever.
+            self._owe(lender, object_id, lend)
+        else:
+            if lend:
+                self._note(entry, lender, lend)
+            if register:
+                self._register(entry)
         return entry
 
     def keep(self, object_id: bytes, lender: str, lend: int) -> bool:
@@ -231,15 +264,23 @@ class ReferenceTable:
         Returns:
             True if it must be reported as kept: the lend stays open, and a
             registration with the owner is on its way unless the lender is the owner.
+            False also for an object in use that the owner knows this process for.
         """
         entry = self.entries.get(object_id)
         if entry is None or not entry.owner:
             return False
+        is_owner = lender == entry.owner
         if entry.local > 0 or entry.lends:
+            if not is_owner and self._is_borrower(entry):
+                self._forget(entry, lender, lend)
+                return False
+            self._note(entry, lender, lend)
+            if is_owner:
+                entry.registered = True
             self._register(entry)
             return True
-        if entry.held is not None and entry.held.get(lender, 0) <= lend:
-            entry.held.pop(lender, None)
+        if self._forget(entry, lender, lend) and is_owner:
+            entry.registered = False
         if not entry.held:
             # Nobody else waits for word of it: the reply says it all.
             del self.entries[object_id]
@@ -248,6 +289,22 @@ class ReferenceTable:
             self._settle(entry)
         return False
 
+    @staticmethod
+    def _note(entry: ObjectEntry, lender: str, lend: int) -> None:
+        if entry.held is None:
+            entry.held = {}
+        entry.held[lender] = max(lend, entry.held.get(lender, 0))
+
+    @staticmethod
+    def _forget(entry: ObjectEntry, lender: str, lend: int) -> bool:
+        """Drop what is held of a lender up to ``lend``; False if there is more."""
+        if entry.held is None:
+            return True
+        if entry.held.get(lender, 0) > lend:
+            return False
+        entry.held.pop(lender, None)
+        return True
+
     def acknowledge(self, object_id: bytes, lend: int) -> None:
         """The owner counts this process as a borrower, under lend ``lend``."""
         entry = self.entries.get(object_id)
@@ -255,6 +312,7 @@ class ReferenceTable:
             return
         entry.registered = True
         held = entry.held or {}
+        held.pop("", None)
         for lender, number in list(held.items()):
             if lender != entry.owner:
                 del held[lender]
@@ -277,6 +335,9 @@ class ReferenceTable:
             entry.held.setdefault("", 0)  # marks a registration on its way
             self.borrows.setdefault(entry.owner, []).append(entry.object_id)
 
+    def _is_borrower(self, entry: ObjectEntry) -> bool:
+        return entry.registered and not self._is_registering(entry)
+
     @staticmethod
     def _is_registering(entry: ObjectEntry) -> bool:
         return entry.held is not None and "" in entry.held
@@ -292,7 +353,7 @@ class ReferenceTable:
             self.freed.append(entry)
             self._drop_contained(entry)
             return
-        if not entry.registered:
+        if not entry.registered or self._is_registering(entry):
             return  # acknowledge() comes back here
         if self.entries.get(object_id) is entry:
             del self.entries[object_id]
@@ -304,8 +365,18 @@ class ReferenceTable:
 
     def _drop_contained(self, entry: ObjectEntry) -> None:
         inner, entry.contains = entry.contains, ()
-        for object_id in inner:
-            self.drop(object_id)
+        if not inner:
+            return
+        self._doomed.extend(inner)
+        if self._dooming:
+            return  # the loop below, further up the stack, goes on with them
+        # A loop, since linked lists of references may be longer than the stack.
+        self._dooming = True
+        try:
+            while self._doomed:
+                self.drop(self._doomed.pop())
+        finally:
+            self._dooming = False
 
     def _owe(self, peer: str, object_id: bytes, lend: int) -> None:
         if peer and lend:

@@ -47,6 +47,19 @@ def test_an_object_is_freed_with_its_last_use() -> None:
     assert table.entries == {}
 
 
+def test_a_long_chain_of_containers_goes_at_once() -> None:
+    table = ReferenceTable("owner")
+    ids = [number.to_bytes(4, "little") for number in range(5000)]
+    for inner, outer in zip([b"", *ids], ids, strict=False):
+        table.contain(table.own(outer), [inner] if inner else [])
+        if inner:
+            table.drop(inner)
+    assert freed(table) == []
+    table.drop(ids[-1])
+    assert freed(table) == ids[::-1]
+    assert table.entries == {}
+
+
 def test_an_open_lend_keeps_an_object() -> None:
     table = owner_table()
     lend = table.lend(X, "a")
