@@ -123,7 +123,7 @@ def fill(
     alive.
 
     Returns:
-        The lends made: (object id, lend number).
+        The lends promised: (object id, lend number).
     """
     objects = peer.objects
     table = objects.table
@@ -132,12 +132,12 @@ def fill(
         filled = []
         for position, keyword, ref in encoded.dependencies:
             entry = objects.entries[ref._bytes]
-            payload = objects.relend(entry.value, address)
+            payload = objects.relend(entry.value, address, promised=True)
             lends += [(n.object_id, n.lend) for n in payload.nested if n.lend]
             owner = ref._owner or peer.address
             lend = 0
             if payload.segment is not None and address and owner != address:
-                lend = table.lend(ref._bytes, address)
+                lend = table.promise(ref._bytes)
                 lends.append((ref._bytes, lend))
             filled.append(
                 m.Dependency(ref._bytes, position, keyword, payload, owner, lend)
@@ -149,7 +149,7 @@ def fill(
             owner = ref._owner or peer.address
             lend = 0
             if address and owner != address and ref._bytes in objects.entries:
-                lend = table.lend(ref._bytes, address)
+                lend = table.promise(ref._bytes)
                 lends.append((ref._bytes, lend))
             nested.append(m.Nested(ref._bytes, owner, lend))
         spec.nested = nested

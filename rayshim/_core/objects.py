@@ -160,15 +160,23 @@ class ObjectPlane:
             return m.Nested(object_id, owner, 0)
         return m.Nested(object_id, owner, self.table.lend(object_id, borrower))
 
-    def relend(self, payload: m.Payload, borrower: str) -> m.Payload:
-        """The payload as it goes to ``borrower``: each inner reference is lent anew."""
+    def relend(
+        self, payload: m.Payload, borrower: str, *, promised: bool = False
+    ) -> m.Payload:
+        """The payload as it goes to ``borrower``: each inner reference is lent anew.
+
+        ``promised``: to a call that pins the references until it ends.
+        """
         if not payload.nested:
             return payload
         nested = []
         for item in payload.nested:
             lend = 0
             if borrower not in ("", item.owner) and item.object_id in self.entries:
-                lend = self.table.lend(item.object_id, borrower)
+                if promised:
+                    lend = self.table.promise(item.object_id)
+                else:
+                    lend = self.table.lend(item.object_id, borrower)
             nested.append(m.Nested(item.object_id, item.owner, lend))
         return m.Payload(
             payload.kind, payload.data, payload.buffers, nested, payload.segment

@@ -358,7 +358,7 @@ class TaskSubmitter:
             record.slot.inflight.pop(task_id, None)
             record.on(TaskEvent.GIVEN_BACK)
             record.slot = None
-            self._end_lends(record, (), channel.address)
+            record.lends = []  # only promised: the call brought nothing anywhere
             returned.append(record)
         if found is not None:
             found[1].stealing = False
@@ -452,7 +452,9 @@ class TaskSubmitter:
         if record.lends:
             table = self._peer.objects.table
             for object_id, lend in record.lends:
-                if object_id not in kept:
+                if object_id in kept:
+                    table.confirm(object_id, address, lend)
+                else:
                     table.release(object_id, address, lend)
             record.lends = []
 

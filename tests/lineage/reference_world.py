@@ -90,7 +90,9 @@ class World:
         """Push a call; the caller pins the argument until the answer."""
         table = self.processes[caller].table
         table.hold(object_id)
-        call = Call(caller, callee, *self._lend(caller, callee, object_id))
+        owner = self.owners[object_id]
+        lend = table.promise(object_id) if callee != owner else 0
+        call = Call(caller, callee, object_id, owner, lend)
         self._send(caller, callee, "call", call)
         return call
 
@@ -193,11 +195,13 @@ class World:
         self._end_call(call, kept=call.kept)
 
     def _on_stolen(self, source: str, target: str, call: Call) -> None:
-        self._end_call(call, kept=False)
+        self._end_call(call, kept=None)
 
-    def _end_call(self, call: Call, *, kept: bool) -> None:
+    def _end_call(self, call: Call, *, kept: bool | None) -> None:
         table = self.processes[call.caller].table
-        if call.lend and not kept:
+        if call.lend and kept:
+            table.confirm(call.object_id, call.callee, call.lend)
+        elif call.lend and kept is False:
             table.release(call.object_id, call.callee, call.lend)
         table.drop(call.object_id)
 
@@ -318,8 +322,9 @@ class World:
             if queue:
                 progress.append(lambda pair=pair: self.deliver(*pair))
         for process in self.processes.values():
-            if process.accepted and not process.running:
-                progress.append(lambda call=process.accepted[0]: self.start(call))
+            for call in process.accepted:
+                progress.append(lambda call=call: self.start(call))
+                progress.append(lambda call=call: self.give_back(call))
             for call in process.running:
                 for keeps, returns in ((False, False), (True, False), (False, True)):
                     progress.append(

@@ -1,0 +1,89 @@
+"""Counterexamples that a simpler reference table fell for."""
+
+from __future__ import annotations
+
+from rayshim.lineage.references import ReferenceTable
+
+X, Y = b"x", b"y"
+
+
+def test_a_promise_opens_no_lend_and_its_confirmation_does() -> None:
+    owner = ReferenceTable("o")
+    owner.own(X)
+    lend = owner.promise(X)
+    assert not owner.entries[X].lends
+    owner.confirm(X, "a", lend)
+    owner.drop(X)
+    assert X in owner.entries
+    owner.release(X, "a", lend)
+    assert not owner.entries
+
+
+def test_a_call_that_ends_early_does_not_close_the_lend_of_an_earlier_one() -> None:
+    owner = ReferenceTable("o")
+    owner.own(X)
+    first, second = owner.promise(X), owner.promise(X)
+    owner.release(X, "a", second)  # the second call ended first and kept nothing
+    owner.confirm(X, "a", first)
+    owner.drop(X)
+    assert X in owner.entries
+
+
+def test_two_borrowers_that_lend_to_each_other_both_let_go() -> None:
+    a, b = ReferenceTable("a"), ReferenceTable("b")
+    for table in (a, b):
+        table.receive(X, "o", "o", 1).local += 1
+    a_to_b, b_to_a = a.lend(X, "b"), b.lend(X, "a")
+    a.receive(X, "o", "b", b_to_a)
+    b.receive(X, "o", "a", a_to_b)
+    a.drop(X)
+    b.drop(X)
+    for _ in range(3):
+        for sender, receiver in ((a, b), (b, a)):
+            for object_id, lend in sender.releases.pop(receiver.address, []):
+                receiver.release(object_id, sender.address, lend)
+    assert not a.entries
+    assert not b.entries
+
+
+def test_a_registered_borrower_does_not_report_an_argument_as_kept() -> None:
+    table = ReferenceTable("me")
+    table.receive(X, "o", "o", 1).local += 1
+    table.receive(X, "o", "lender", 9, register=False)
+    assert not table.keep(X, "lender", 9)
+
+
+def test_a_lend_by_the_owner_during_a_registration_leaves_no_lend_open() -> None:
+    owner, table = ReferenceTable("o"), ReferenceTable("me")
+    owner.own(X)
+    table.receive(X, "o", "lender", 5).local += 1  # a Borrow is on its way
+    table.receive(X, "o", "o", owner.lend(X, "me"))  # and the owner lends directly
+    table.drop(X)
+    ack = owner.register_borrower(X, "me")
+    for object_id, lend in table.releases.pop("o", []):
+        owner.release(object_id, "me", lend)
+    table.acknowledge(X, ack)
+    for object_id, lend in table.releases.pop("o", []):
+        owner.release(object_id, "me", lend)
+    owner.drop(X)
+    assert not owner.entries
+
+
+def test_an_argument_that_is_not_kept_drops_what_its_value_contained() -> None:
+    table = ReferenceTable("me")
+    entry = table.receive(X, "o", "lender", 1, register=False)
+    entry.local += 1
+    table.receive(Y, "o", "o", 1).local += 1
+    entry.contains = (Y,)  # its value was fetched
+    table.drop(X)
+    assert not table.keep(X, "lender", 1)
+    assert not table.entries
+    assert table.releases == {"o": [(Y, 1)]}
+
+
+def test_the_owners_death_does_not_forget_other_lenders() -> None:
+    table = ReferenceTable("me")
+    table.receive(X, "o", "lender", 2).local += 1
+    table.peer_died("o")
+    table.drop(X)
+    assert table.releases == {"lender": [(X, 2)]}
