@@ -12,6 +12,8 @@ serve them. Rules:
    idles.
 3. A lease that is idle for :data:`IDLE_S`, or that somebody else waits for, goes
    back; one that is busy when it is claimed goes back after the calls in hand.
+4. The calls behind a late one return to the queue, and a late lease gets no more: a
+   pipeline that is deep because calls were short never holds them behind a long one.
 
 The class decides; the shell sends. A call is any object; the shell keys calls by
 task id.
@@ -34,6 +36,10 @@ IDLE_S = 1.0
 QUANTUM_S = 0.05
 #: A lease whose replies are late by this much is worth stealing from.
 STEAL_AFTER_S = 0.002
+#: A lease without a reply for this long is *late*: what waits behind its first call is
+#: taken back even if no lease is idle, and another lease is asked for. Longer than a
+#: stall that a loaded machine gives any process now and then.
+LATE_S = 0.01
 #: Requests of one class that may be under way at once.
 MAX_REQUESTS = 16
 
@@ -105,6 +111,11 @@ class SchedulingClass:
         #: Mean run time of a call, or None before the first result.
         self.cost_s: float | None = None
 
+    @staticmethod
+    def is_late(slot: LeaseSlot, now_s: float) -> bool:
+        """True if a lease has not replied for longer than calls usually take."""
+        return bool(slot.inflight) and now_s - slot.progress_s >= LATE_S
+
     def depth(self) -> int:
         """Calls that one lease may hold (rule 1)."""
         if self.cost_s is None:
@@ -130,6 +141,7 @@ class SchedulingClass:
             slot
             for slot in slots
             if not slot.draining
+            and not self.is_late(slot, now_s)
             and not (slot.reclaimed and now_s - slot.granted_s >= QUANTUM_S)
         ]
         for place, slot in enumerate(usable):
@@ -150,7 +162,7 @@ class SchedulingClass:
             pushes.append((slot, calls))
         return pushes
 
-    def leases_wanted(self) -> int:
+    def leases_wanted(self, now_s: float = 0.0) -> int:
         """How many more leases to ask for now."""
         waiting = len(self.queue)
         if not waiting:
@@ -158,7 +170,7 @@ class SchedulingClass:
         under_way = len(self.requested)
         if not self.slots:
             wanted = waiting
-        elif self.cost_s is None:
+        elif self.cost_s is None or any(self.is_late(s, now_s) for s in self.slots):
             wanted = waiting
         else:
             # Another executor pays off when it takes a millisecond or more of work.
@@ -194,6 +206,20 @@ class SchedulingClass:
         if best is None:
             return None
         return best, max(1, len(best.inflight) // 2)
+
+    def late(self, now_s: float) -> list[tuple[LeaseSlot, int]]:
+        """Late leases and how many unstarted calls to take back from each (rule 4)."""
+        return [
+            (slot, len(slot.inflight) - 1)
+            for slot in self.slots
+            if len(slot.inflight) > 1
+            and not slot.stealing
+            and self.is_late(slot, now_s)
+        ]
+
+    def has_pipelines(self) -> bool:
+        """True if a call is pushed behind another: :meth:`late` may find it later."""
+        return any(len(slot.inflight) > 1 for slot in self.slots)
 
     def may_steal_later(self) -> bool:
         """True if a later look at :meth:`steal` could find something."""

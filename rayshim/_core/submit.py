@@ -17,6 +17,7 @@ from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import (
     IDLE_S,
+    LATE_S,
     MAX_DEPTH,
     STEAL_AFTER_S,
     LeaseSlot,
@@ -54,6 +55,7 @@ class TaskSubmitter:
         self._orphans: dict[bytes, tuple[SchedulingClass, LeaseSlot]] = {}
         self._armed_flush = False
         self._armed_steal = False
+        self._armed_watch = False
         self._armed_idle = False
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -178,7 +180,7 @@ class TaskSubmitter:
             if queue and not flush and not self._armed_flush:
                 self._arm_flush()
         if queue:
-            for _ in range(scheduling.leases_wanted()):
+            for _ in range(scheduling.leases_wanted(time.monotonic())):
                 self._request_lease(scheduling)
 
     def _push(self, slot: LeaseSlot, records: list[CallRecord]) -> None:
@@ -199,6 +201,8 @@ class TaskSubmitter:
                 record.lends = fill(self._peer, record.spec, encoded, channel.address)
             specs.append(record.spec)
         channel.send(m.PushTasks(specs))
+        if len(slot.inflight) > 1:
+            self._arm_watch()
 
     def flush_all(self) -> None:
         """Push everything that has room: somebody waits now (under the lock)."""
@@ -340,6 +344,24 @@ class TaskSubmitter:
         elif scheduling.may_steal_later() and not self._armed_steal:
             self._armed_steal = True
             self._peer.reactor.call_later(STEAL_AFTER_S, self._steal_due)
+
+    def _watch_due(self) -> None:
+        """Take calls back that wait behind a late one."""
+        self._armed_watch = False
+        now = time.monotonic()
+        again = False
+        for scheduling in self.classes.values():
+            for slot, count in scheduling.late(now):
+                slot.stealing = True
+                slot.channel.send(m.StealTasks(count))
+            again = again or scheduling.has_pipelines()
+        if again:
+            self._arm_watch()
+
+    def _arm_watch(self) -> None:
+        if not self._armed_watch:
+            self._armed_watch = True
+            self._peer.reactor.call_later(LATE_S, self._watch_due)
 
     def _steal_due(self) -> None:
         self._armed_steal = False

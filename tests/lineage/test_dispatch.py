@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rayshim.lineage.dispatch import (
     BATCH,
     IDLE_S,
+    LATE_S,
     MAX_DEPTH,
     MAX_REQUESTS,
     QUANTUM_S,
@@ -37,7 +38,7 @@ def load(slot: LeaseSlot, count: int) -> None:
 
 
 def shares(made: SchedulingClass, *, flush: bool = True) -> list[int]:
-    return [len(calls) for _, calls in made.assign(flush=flush, now_s=1.0)]
+    return [len(calls) for _, calls in made.assign(flush=flush, now_s=0.0)]
 
 
 # Depth.
@@ -407,3 +408,27 @@ Dispatch.TestCase.settings = settings(
 @pytest.mark.slow
 class TestDispatch(Dispatch.TestCase):  # type: ignore[misc]
     """Every order of events that hypothesis can think of."""
+
+
+# Late leases.
+
+
+def test_calls_behind_a_late_one_are_taken_back_without_an_idle_lease() -> None:
+    made = make_class(leases=1, cost_s=0.0)
+    load(made.slots[0], 5)
+    assert made.late(LATE_S / 2) == []
+    assert made.late(2 * LATE_S) == [(made.slots[0], 4)]
+
+
+def test_a_late_lease_gets_no_more_and_others_are_asked_for() -> None:
+    made = make_class(queued=4, leases=1, cost_s=1e-6)
+    load(made.slots[0], 1)
+    assert made.assign(flush=True, now_s=2 * LATE_S) == []
+    assert made.leases_wanted(2 * LATE_S) == 4
+
+
+def test_a_steal_under_way_is_not_asked_for_again() -> None:
+    made = make_class(leases=1, cost_s=0.0)
+    load(made.slots[0], 5)
+    made.slots[0].stealing = True
+    assert made.late(1.0) == []
