@@ -308,6 +308,8 @@ class Reactor:
             message = decode(view[position + 4 : stop])
             position = stop
             handle(channel, message)
+            if channel.closed:
+                return b""  # by the handler: the rest is nobody's
         return stream[position:] if position else stream
 
     def _shake_hands(self, channel: Channel, stream: bytes) -> int:
@@ -340,6 +342,8 @@ class Reactor:
         channel._phase = OPEN
         if channel._outgoing:
             channel._drain()
+            if channel._outgoing:
+                self._watch_writable(channel, True)
         return auth.ANSWER_BYTES
 
     # -- waiting -----------------------------------------------------------------

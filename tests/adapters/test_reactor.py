@@ -732,3 +732,28 @@ def test_a_wait_ends_when_the_reactor_is_closed(server: Side) -> None:
     for thread in threads:
         thread.join(DEADLINE_S)
     assert [type(error) for error in errors] == [ConnectionAbortedError] * 3
+
+
+def test_frames_after_a_close_are_not_handled(server: Side, path: str) -> None:
+    def close(channel: Channel, _: Any) -> None:
+        server.reactor.close_channel(channel)
+
+    server.handler.answer = close
+    with raw(path) as sock:
+        auth.connect(sock, TOKEN)
+        sock.sendall(frame(note("1")) + frame(note("2")))
+        assert at_end(sock)
+    assert len(server.handler.got) == 1
+
+
+def test_what_a_server_sends_before_the_handshake_ends_arrives(
+    make_side: Any, path: str
+) -> None:
+    left, right = make_side(listens=path), make_side()
+    right.reactor.connect(f"unix:{path}")
+    spin(left, until=lambda: left.reactor._channels)
+    with left.reactor.lock:
+        (channel,) = left.reactor._channels.values()
+        for _ in range(40):  # more than a socket holds
+            channel.send(note("x", bytes(1 << 18)))
+    spin(left, right, until=lambda: len(right.handler.got) == 40)
