@@ -315,3 +315,23 @@ def test_backpressure_holds_the_producer(source, wait_until):
     method = source.items.options(_generator_backpressure_num_objects=2)
     generator = method.remote(6)
     assert collect(generator) == list(range(6))
+
+
+def test_an_async_generator_that_never_waits_lets_others_run():
+    @ray.remote
+    class Endless:
+        async def numbers(self):
+            number = 0
+            while True:
+                yield number
+                number += 1
+
+        async def ping(self):
+            return "pong"
+
+    actor = Endless.remote()
+    generator = actor.numbers.options(num_returns="streaming").remote()
+    assert ray.get(next(generator)) == 0
+    assert ray.get(actor.ping.remote(), timeout=20) == "pong"
+    ray.cancel(generator)
+    assert ray.get(actor.ping.remote(), timeout=20) == "pong"

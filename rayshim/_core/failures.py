@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -22,9 +23,11 @@ def error_payload(error: BaseException) -> m.Payload:
         data = cloudpickle.dumps(error, protocol=5)
         pickle.loads(data)
     except Exception:
-        text = "".join(traceback.format_exception(error))
+        text = _formatted(error, error.__traceback__)
         substitute = exceptions.RaySystemError(
-            RuntimeError(f"{type(error).__name__} that cannot be pickled: {error}"),
+            RuntimeError(
+                f"{type(error).__name__} that cannot be pickled: {_message(error)}"
+            ),
             text,
         )
         data = cloudpickle.dumps(substitute, protocol=5)
@@ -80,7 +83,7 @@ def task_error(
     for _ in range(skip_frames):
         if tb is not None and tb.tb_next is not None:
             tb = tb.tb_next
-    text = "".join(traceback.format_exception(type(error), error, tb))
+    text = _formatted(error, tb)
     kind = exceptions.RayTaskError
     if isinstance(error, exceptions.RayTaskError) and error.cause is not None:
         # An error that passed through another call keeps its original type.
@@ -90,7 +93,7 @@ def task_error(
     cause = _portable(cause)
     if cause is None:
         cause = exceptions.RaySystemError(
-            RuntimeError(f"{type(error).__name__}: {error}"), text
+            RuntimeError(f"{type(error).__name__}: {_message(error)}"), text
         )
     return kind(
         function_name=name,
@@ -102,6 +105,25 @@ def task_error(
         actor_id=actor_id,
         actor_repr=actor_repr,
     )
+
+
+def _formatted(error: BaseException, tb: TracebackType | None) -> str:
+    """The traceback as text, also of exceptions that break when they are looked at."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, tb))
+    except Exception:
+        frames = "".join(traceback.format_tb(tb))
+        name = f"{type(error).__module__}.{type(error).__qualname__}"
+        return (
+            f"Traceback (most recent call last):\n{frames}{name}: {_message(error)}\n"
+        )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<its __str__ fails>"
 
 
 def _portable(error: BaseException) -> BaseException | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from rayshim.adapters.wire.channel import Channel
 
 if TYPE_CHECKING:
     from rayshim._core.executor import Executor
+
+#: An asynchronous generator lets others have the event loop after this long.
+LOOP_TURN_S = 0.001
 
 Construct = Callable[[], "m.Payload | None"]
 
@@ -326,13 +330,23 @@ class AsyncLane:
         count = 0
         if not hasattr(value, "__aiter__"):
             return runner._stream_out(context, value)
-        async for item in value:
-            while not context.may_yield(count):
-                await asyncio.sleep(0.001)
-            if context.consumed < 0:
-                break
-            runner.send_item(context.channel, context.spec, count, item)
-            count += 1
+        turn_s = time.monotonic()
+        try:
+            async for item in value:
+                while not context.may_yield(count):
+                    await asyncio.sleep(0.001)
+                if context.consumed < 0:
+                    break
+                runner.send_item(context.channel, context.spec, count, item)
+                count += 1
+                if time.monotonic() - turn_s > LOOP_TURN_S:
+                    # One that never waits would keep out other calls, and its own
+                    # cancellation.
+                    await asyncio.sleep(0)
+                    turn_s = time.monotonic()
+        finally:
+            if inspect.isasyncgen(value):
+                await value.aclose()
         return count
 
     def _flush(self) -> None:
