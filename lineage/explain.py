@@ -67,8 +67,7 @@ def holders(raylet: Raylet, names: Mapping[str, int], now: float) -> str:
             pid = one.executor.pid if one.executor else 0
             age = now - one.since_s
             texts.append(
-                f"{one.request.label or 'a lease'} {describe(held)} "
-                f"(pid {pid}, {age:.0f} s)"
+                f"{_holder(one.request.label, describe(held))} (pid {pid}, {age:.0f} s)"
             )
     for group, bundles in raylet.groups.items():
         for index, bundle in enumerate(bundles):
@@ -132,3 +131,8 @@ def executor_rows(raylet: Raylet, now: float) -> list[dict[str, Any]]:
         }
         for one in raylet.executors
     ]
+
+
+def _holder(label: str, held: str) -> str:
+    """Who holds what; the labels of tasks name the amounts already."""
+    return label if "{" in label else f"{label or 'a lease'} {held}"

@@ -58,7 +58,7 @@ def _wait_explaining(
             waiting = [entry for entry in missing if entry.value is None]
             if waiting:
                 logger.warning(
-                    "waiting for %d of %d objects for %.0f s. %s",
+                    "waiting for %d of %d objects for %.1f s. %s",
                     len(waiting),
                     len(missing),
                     warn_s,

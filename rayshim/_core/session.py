@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,9 @@ _MAX_SOCKET_PATH_BYTES = 107
 _MAX_ROOT_BYTES = (
     _MAX_SOCKET_PATH_BYTES - len("/s1234567-12345678/sockets/w-.sock") - 16
 )
+#: A folder whose driver is not seen is left alone for this long.
+STALE_AFTER_S = 10.0
+
 _FIRST_JOB = (1).to_bytes(4, "little")
 
 
@@ -67,6 +71,7 @@ class Session:
             RaySystemError: the node process did not come up; the text says why.
         """
         _occupy_standard_streams()
+        _remove_stale(self.folder.parent)
         for folder in (self.folder, self.folder / "sockets", self.folder / "logs"):
             folder.mkdir(mode=0o700)
         self.store_dir.mkdir(mode=0o700)
@@ -298,6 +303,31 @@ def _session_root(temp_dir: str | None) -> Path:
             f"{root} belongs to another user; remove it or pass _temp_dir"
         )
     return root
+
+
+def _remove_stale(root: Path) -> None:
+    """Remove what sessions left whose driver and node process were both killed."""
+    for folder in root.glob("s*-*"):
+        pid = folder.name[1:].partition("-")[0]
+        if not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
+            continue
+        # The folder may be shared with a container whose processes are not seen here.
+        if _is_served(folder) or time.time() - folder.stat().st_mtime < STALE_AFTER_S:
+            continue
+        for store in _store_root(folder).glob(f"rayshim-{folder.name}-*"):
+            shutil.rmtree(store, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_served(folder: Path) -> bool:
+    for path in folder.glob("sockets/node-*.sock"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except OSError:
+                continue
+            return True
+    return False
 
 
 def _store_root(folder: Path) -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,3 +192,21 @@ def test_calls_that_wait_free_their_cpus(bare: Start) -> None:
 @ray.remote
 def depth(levels: int) -> int:
     return 1 + ray.get(depth.remote(levels - 1)) if levels else 0
+
+
+def test_the_next_session_removes_what_killed_ones_left() -> None:
+    base = tempfile.mkdtemp(prefix="rs")  # a short path: sockets lie below it
+    root = Path(base) / f"rayshim-{os.getuid()}"
+    dead = root / "s4194305-00000000"  # above the largest pid
+    (dead / "sockets").mkdir(parents=True)
+    store = Path("/dev/shm") / f"rayshim-{dead.name}-00000000"
+    store.mkdir()
+    (store / "segment").write_bytes(b"x")
+    os.utime(dead, (0, 0))
+    try:
+        with ray.init(num_cpus=1, _temp_dir=base, log_to_driver=False):
+            assert not dead.exists()
+            assert not store.exists()
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.rmtree(base, ignore_errors=True)
