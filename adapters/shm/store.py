@@ -46,6 +46,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rayshim.adapters.shm import give
 from rayshim.adapters.shm.freelist import FreeList, Owned
 from rayshim.adapters.shm.layout import capacity_for, is_within, plan
 from rayshim.adapters.shm.mapping import Mapping, MappingCache
@@ -181,8 +182,14 @@ class SegmentStore:
 
     def _reuse(self, end: int, layout: list[int], parts: list[Part]) -> Owned | None:
         """Writes into a free segment; None if there is none that fits."""
+        gone: list[Owned] = []
         with self._lock:
             owned = self._free.take(end)
+            while owned is not None and not give.unmark(self._path(owned.name)):
+                gone.append(owned)
+                owned = self._free.take(end)
+        for lost in gone:  # another process needed the memory
+            self.drop_mapping(lost.name)
         if owned is None:
             return None
         try:
@@ -223,9 +230,10 @@ class SegmentStore:
                     return owned
             with self._lock:
                 spare = self._free.evict()
-            if spare is None:
+            if spare is not None:
+                self._remove(spare)
+            elif not give.claim(self._folder, end):
                 self._raise_full(end)
-            self._remove(spare)
 
     def _try_fresh(
         self, end: int, layout: list[int], parts: list[Part]
@@ -386,6 +394,8 @@ class SegmentStore:
             if self._closed or scarce:
                 surplus.append(owned)
             else:
+                # Under the lock: the next writer may want it at once.
+                give.mark(self._path(name))
                 self._free.push(owned)
             while self._free.filled_bytes > MAX_FREE_BYTES:
                 oldest = self._free.evict()
@@ -425,7 +435,12 @@ class SegmentStore:
         self._check_process()
         with self._lock:
             names = self._mappings.foreign_names()
-        gone = [name for name in names if not Path(self._path(name)).exists()]
+        gone = [
+            name
+            for name in names
+            if not os.path.exists(self._path(name))
+            and not os.path.exists(self._path(name + give.FREE))
+        ]
         for name in gone:
             self.drop_mapping(name)
         return len(gone)
@@ -464,6 +479,7 @@ class SegmentStore:
     def _remove(self, owned: Owned) -> None:
         self.drop_mapping(owned.name)
         self._unlink(owned.name)
+        self._unlink(owned.name + give.FREE)
         self._used_bytes = max(0, self._used_bytes - owned.filled_bytes)
 
     def _unlink(self, name: str) -> None:

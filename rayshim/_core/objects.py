@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ from rayshim.lineage.references import ObjectEntry, ReferenceTable
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
+
+#: A value that finds the store full waits this long for dropped references.
+ROOM_WAIT_S = 2.0
+ROOM_POLL_S = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -150,8 +155,25 @@ class ObjectPlane:
         if serialized.total_bytes <= self._inline_limit:
             buffers = [bytes(buffer) for buffer in serialized.buffers]
             return m.Payload(m.PICKLE, serialized.stream, buffers, nested)
-        segment = self._peer.store.write(serialized.stream, serialized.buffers)
+        segment = self._write(serialized)
         return m.Payload(m.SEGMENT, b"", [], nested, segment)
+
+    def _write(self, serialized: Serialized) -> m.Segment:
+        """Store a large value, waiting a little for room.
+
+        Dropped references are noticed by sweeps, here and in other processes, so a
+        store that looks full may not be.
+        """
+        store = self._peer.store
+        deadline = time.monotonic() + ROOM_WAIT_S
+        while True:
+            try:
+                return store.write(serialized.stream, serialized.buffers)
+            except exceptions.ObjectStoreFullError:
+                if time.monotonic() >= deadline:
+                    raise
+            self.collect()
+            time.sleep(ROOM_POLL_S)
 
     def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
         object_id = ref._bytes
@@ -204,7 +226,7 @@ class ObjectPlane:
             # The copy is long: make it outside the lock.
             payload = m.Payload(
                 m.SEGMENT,
-                segment=peer.store.write(serialized.stream, serialized.buffers),
+                segment=self._write(serialized),
             )
         else:
             payload = m.Payload(

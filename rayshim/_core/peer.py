@@ -348,6 +348,7 @@ class Peer:
         else:
             # An idle process should sleep: a thousand actors wake up a core.
             self._sweep_s = min(MAX_SWEEP_S, 2 * self._sweep_s)
+            self.store.sweep()
         if self.objects.needs_sweep():
             self._sweeping = True
             self.reactor.call_later(self._sweep_s, self._sweep)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rayshim.adapters.shm import give
 from rayshim.adapters.shm import store as store_module
 from rayshim.adapters.shm.store import SegmentStore
 from rayshim.adapters.wire.messages import Segment
@@ -262,7 +263,7 @@ def test_free_segments_are_bounded_and_the_oldest_goes(store, folder, monkeypatc
     for segment in segments:
         store.recycle(segment.name)
 
-    assert names_in(folder) == sorted(s.name for s in segments[2:])
+    assert names_in(folder) == sorted(s.name + give.FREE for s in segments[2:])
 
 
 def test_scarce_memory_is_given_back_at_once(store, folder, monkeypatch):
@@ -498,3 +499,17 @@ def test_an_unmapped_segment_is_rewritten_then_mapped(store, folder):
         store.recycle(segment.name)
 
     assert seen == [0, 0, 1, 1]
+
+
+def test_a_full_store_takes_the_free_segments_of_other_processes(folder):
+    options = {"node": "00", "limit_bytes": 10 * MIB}
+    first = SegmentStore(str(folder), address="a", **options)
+    second = SegmentStore(str(folder), address="b", **options)
+    try:
+        first.recycle(write(first, b"a" * (6 * MIB)).name)
+        assert write(second, b"b" * (8 * MIB))
+        # The first one finds its segment gone and makes another.
+        assert write(first, b"c" * MIB)
+    finally:
+        first.close()
+        second.close()
