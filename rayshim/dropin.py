@@ -170,6 +170,10 @@ def _is_query() -> bool:
     return asker is not None and asker.f_code is importlib.util.find_spec.__code__
 
 
+#: Ray's libraries above its core.
+_LIBRARIES = frozenset(("air", "data", "llm", "rllib", "serve", "train", "tune"))
+
+
 def _missing_message(name: str, real_name: str) -> str:
     """Name the module that is missing and the nearest one that exists."""
     parent = real_name.rpartition(".")[0]
@@ -177,6 +181,8 @@ def _missing_message(name: str, real_name: str) -> str:
     if parent != TARGET:
         known += [module.replace(TARGET, ALIAS, 1) for module in _modules_below(TARGET)]
     message = f"No module named {name!r}: rayshim has no such module"
+    if name.split(".")[1] in _LIBRARIES:
+        message += " (Ray's libraries are not part of it yet)"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"{message}. The nearest is {close[0]!r}."

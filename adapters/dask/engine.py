@@ -34,11 +34,11 @@ async def start(config: NodeConfig) -> str:
     The imports (half a second) run in a thread, so that leases are granted
     meanwhile. Nothing but loopback is listened on, and no HTTP server starts.
     """
-    servers = await asyncio.to_thread(_load)
+    directory = str(Path(config.session_dir) / "dask")
+    servers = await asyncio.to_thread(_load, directory)
     from rayshim.adapters.dask import comm
 
     comm.use_token(config.token_path)
-    directory = str(Path(config.session_dir) / "dask")
     scheduler = await servers.NodeScheduler(
         protocol=comm.SCHEME,
         host="127.0.0.1",
@@ -63,11 +63,11 @@ async def start(config: NodeConfig) -> str:
     return str(scheduler.address)
 
 
-def _load() -> Any:
-    """Imports distributed."""
+def _load(directory: str) -> Any:
+    """Imports distributed; its scratch files go with the session."""
     import dask
 
-    dask.config.set(_DASK_SETTINGS)
+    dask.config.set({**_DASK_SETTINGS, "temporary-directory": directory})
     servers = importlib.import_module("rayshim.adapters.dask.servers")
     # distributed sets its own level while it is imported.
     logging.getLogger("distributed").setLevel(logging.WARNING)

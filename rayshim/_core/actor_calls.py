@@ -33,6 +33,8 @@ class ActorClient:
         self.channel: Channel | None = None
         self.update: m.ActorUpdate | None = None
         self._sequence = 0
+        #: This process killed the life it knows: nothing more is sent to it.
+        self.killed = False
 
     # -- calls -------------------------------------------------------------------
 
@@ -84,7 +86,7 @@ class ActorClient:
             self._peer.actors.flush_soon()
             return
         channel = self.channel
-        if channel is None or channel.closed:
+        if channel is None or channel.closed or self.killed:
             return
         records: list[CallRecord] = queue.sendable(4 * BATCH)
         while records:
@@ -122,6 +124,8 @@ class ActorClient:
         """The control service tells the actor's state (under the lock)."""
         self.update = update
         queue = self.queue
+        if update.state != "ALIVE" or update.incarnation > queue.incarnation:
+            self.killed = False
         if update.state == "ALIVE":
             if self.channel is not None and not self.channel.closed:
                 if update.incarnation <= queue.incarnation:

@@ -336,6 +336,9 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
         )
     peer = current.require_peer()
     with peer.lock:
+        client = peer.actors.clients.get(actor._id)
+        if client is not None:
+            client.killed = True
         peer.raylet.send(m.KillActor(actor._id, no_restart))
 
 

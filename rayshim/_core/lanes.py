@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -329,7 +329,8 @@ class AsyncLane:
         runner = self._executor.runner
         count = 0
         if not hasattr(value, "__aiter__"):
-            return runner._stream_out(context, value)
+            runner.require_generator(context, value)
+            value = _in_turns(value)
         turn_s = time.monotonic()
         try:
             async for item in value:
@@ -359,3 +360,13 @@ class AsyncLane:
             for channel, results in by_channel.items():
                 channel.send(m.Results(results, 0.0))
         self._maybe_stop()
+
+
+async def _in_turns(items: Iterable[Any]) -> AsyncIterator[Any]:
+    """A plain generator for an event loop that has others to run."""
+    try:
+        for item in items:
+            yield item
+    finally:
+        if inspect.isgenerator(items):
+            items.close()

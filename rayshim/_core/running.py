@@ -455,11 +455,7 @@ class Runner:
 
     def _stream_out(self, context: CallContext, value: Any) -> int:
         """Send each item of a generator; returns how many there were."""
-        if not _is_generator(value):
-            raise ValueError(
-                f"{context.spec.name} was called with a streaming num_returns, but "
-                f"returned a {type(value).__name__} and not a generator"
-            )
+        self.require_generator(context, value)
         count = 0
         for item in value:
             if context.cancelled:
@@ -474,6 +470,19 @@ class Runner:
             if not context.may_yield(count):
                 self.wait_for_consumer(context, count)
         return count
+
+    @staticmethod
+    def require_generator(context: CallContext, value: Any) -> None:
+        """Refuse what a streaming call may not return.
+
+        Raises:
+            ValueError: it is not a generator.
+        """
+        if not _is_generator(value):
+            raise ValueError(
+                f"{context.spec.name} was called with a streaming num_returns, but "
+                f"returned a {type(value).__name__} and not a generator"
+            )
 
     def wait_for_consumer(self, context: CallContext, produced: int) -> None:
         """Block until a stream may go on."""
