@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 from typing import TYPE_CHECKING, Any
 
+from rayshim.adapters.wire import auth
 from rayshim.adapters.wire.messages import ENCODER
 
 if TYPE_CHECKING:
@@ -126,3 +128,42 @@ class Channel:
                 break
             del self._outgoing[:sent]
         self._reactor._watch_writable(self, False)
+
+    def _shake_hands(self, token: bytes, stream: bytes) -> int:
+        """Take the handshake's records off a stream; returns how many bytes."""
+        if self._phase == CHALLENGE:
+            if len(stream) < auth.CHALLENGE_BYTES:
+                return 0
+            reply, self._proof = auth.answer(token, stream[: auth.CHALLENGE_BYTES])
+            self._send_record(reply)
+            self._phase = PROOF
+            return auth.CHALLENGE_BYTES + self._shake_hands(
+                token, stream[auth.CHALLENGE_BYTES :]
+            )
+        if self._phase == PROOF:
+            if len(stream) < auth.DIGEST_BYTES:
+                return 0
+            if not hmac.compare_digest(stream[: auth.DIGEST_BYTES], self._proof):
+                raise auth.HandshakeError("the server does not know the token")
+            self._phase = OPEN
+            if self._outgoing:
+                self._drain()
+                if self._outgoing:
+                    self._reactor._watch_writable(self, True)
+            return auth.DIGEST_BYTES
+        if len(stream) < auth.ANSWER_BYTES:
+            return 0
+        proof = auth.verify(token, self._sent, stream[: auth.ANSWER_BYTES])
+        self._send_record(proof)
+        self._phase = OPEN
+        if self._outgoing:
+            self._drain()
+            if self._outgoing:
+                self._reactor._watch_writable(self, True)
+        return auth.ANSWER_BYTES
+
+    def _send_record(self, record: bytes) -> None:
+        try:
+            self.sock.send(record)
+        except OSError:
+            raise auth.HandshakeError("the other side left in the handshake") from None

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import functools
 import heapq
-import hmac
 import itertools
 import logging
 import os
@@ -30,7 +29,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rayshim.adapters.wire import auth
-from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, PROOF, Channel
+from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, Channel
 from rayshim.adapters.wire.messages import DECODER
 
 logger = logging.getLogger(__name__)
@@ -279,7 +278,7 @@ class Reactor:
             stream = parts[0] if len(parts) == 1 else b"".join(parts)
             try:
                 channel._incoming = self._consume(channel, stream)
-            except (msgspec.DecodeError, auth.HandshakeError, _Gone):
+            except (msgspec.DecodeError, auth.HandshakeError):
                 # Nothing of a peer that breaks the protocol can be trusted.
                 ended = True
             except Exception:
@@ -293,7 +292,7 @@ class Reactor:
     def _consume(self, channel: Channel, stream: bytes) -> bytes:
         position, end = 0, len(stream)
         if channel._phase != OPEN:
-            position = self._shake_hands(channel, stream)
+            position = channel._shake_hands(self._token, stream)
             if channel._phase != OPEN:
                 return stream[position:]
         view = memoryview(stream)
@@ -311,40 +310,6 @@ class Reactor:
             if channel.closed:
                 return b""  # by the handler: the rest is nobody's
         return stream[position:] if position else stream
-
-    def _shake_hands(self, channel: Channel, stream: bytes) -> int:
-        if channel._phase == CHALLENGE:
-            if len(stream) < auth.CHALLENGE_BYTES:
-                return 0
-            reply, channel._proof = auth.answer(
-                self._token, stream[: auth.CHALLENGE_BYTES]
-            )
-            _send_record(channel, reply)
-            channel._phase = PROOF
-            return auth.CHALLENGE_BYTES + self._shake_hands(
-                channel, stream[auth.CHALLENGE_BYTES :]
-            )
-        if channel._phase == PROOF:
-            if len(stream) < auth.DIGEST_BYTES:
-                return 0
-            if not hmac.compare_digest(stream[: auth.DIGEST_BYTES], channel._proof):
-                raise auth.HandshakeError("the server does not know the token")
-            channel._phase = OPEN
-            if channel._outgoing:
-                channel._drain()
-                if channel._outgoing:
-                    self._watch_writable(channel, True)
-            return auth.DIGEST_BYTES
-        if len(stream) < auth.ANSWER_BYTES:
-            return 0
-        proof = auth.verify(self._token, channel._sent, stream[: auth.ANSWER_BYTES])
-        _send_record(channel, proof)
-        channel._phase = OPEN
-        if channel._outgoing:
-            channel._drain()
-            if channel._outgoing:
-                self._watch_writable(channel, True)
-        return auth.ANSWER_BYTES
 
     # -- waiting -----------------------------------------------------------------
 
@@ -577,17 +542,6 @@ class Reactor:
         for number in (self._wake_fd, self._interrupt_fd):
             os.close(number)
         self._wake_fd = self._interrupt_fd = -1
-
-
-class _Gone(Exception):
-    """The other side left during the handshake."""
-
-
-def _send_record(channel: Channel, record: bytes) -> None:
-    try:
-        channel.sock.send(record)
-    except OSError:
-        raise _Gone from None
 
 
 def _drain_eventfd(fd: int) -> None:

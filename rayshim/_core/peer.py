@@ -20,6 +20,7 @@ from rayshim import exceptions
 from rayshim._core import refs
 from rayshim._core.actor_calls import ActorCaller
 from rayshim._core.cancellation import Canceller
+from rayshim._core.executor_deaths import ExecutorDeaths
 from rayshim._core.loops import LoopMailboxes
 from rayshim._core.objects import ObjectPlane
 from rayshim._core.reading import ObjectReader
@@ -119,9 +120,17 @@ class Peer:
         self.reader = ObjectReader(self)
         self.tasks = TaskSubmitter(self)
         self.canceller = Canceller(self)
+        self.deaths = ExecutorDeaths(self)
         self.actors = ActorCaller(self)
         self.streams = Streams(self)
-        parts = (self.objects, self.tasks, self.canceller, self.actors, self.streams)
+        parts = (
+            self.objects,
+            self.tasks,
+            self.canceller,
+            self.deaths,
+            self.actors,
+            self.streams,
+        )
         for part in parts:
             self._handlers.update(part.handlers())
         self._handlers.update(
@@ -214,7 +223,7 @@ class Peer:
         if channel is getattr(self, "raylet", None):
             self._raylet_died()
             return
-        self.tasks.peer_died(channel)
+        self.deaths.peer_died(channel)
         self.actors.peer_died(channel)
         self.streams.peer_died(channel)
         self.objects.peer_died(channel)

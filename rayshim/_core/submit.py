@@ -11,7 +11,6 @@ from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import Encoded, fill
 from rayshim._core.calls import CallRecord, FunctionRecord
-from rayshim._core.cancellation import cancelled_payload
 from rayshim._core.refs import ObjectRef, dropped
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
@@ -49,10 +48,6 @@ class TaskSubmitter:
         self._slots: dict[str, tuple[SchedulingClass, LeaseSlot]] = {}
         #: Lease id -> executor address.
         self._leases: dict[bytes, str] = {}
-        #: Lease id -> why its executor died, until the channel ends too.
-        self._obituaries: dict[bytes, m.LeaseLost] = {}
-        #: Lease id -> (class, lease) whose channel ended, until the obituary.
-        self._orphans: dict[bytes, tuple[SchedulingClass, LeaseSlot]] = {}
         self._armed_flush = False
         self._armed_steal = False
         self._armed_watch = False
@@ -65,7 +60,6 @@ class TaskSubmitter:
             m.StolenTasks: self._on_stolen,
             m.LeaseGranted: self._on_granted,
             m.LeaseRejected: self._on_rejected,
-            m.LeaseLost: self._on_lost,
             m.ReclaimLease: self._on_reclaim,
         }
 
@@ -543,56 +537,6 @@ class TaskSubmitter:
                     lambda: print(text, file=sys.stderr, flush=True)
                 )
 
-    # -- deaths ------------------------------------------------------------------------
-
-    def peer_died(self, channel: Channel) -> None:
-        """The channel of an executor ended: its calls wait for the obituary."""
-        found = self._slots.get(channel.address)
-        if found is None or found[1].channel is not channel:
-            return
-        del self._slots[channel.address]
-        scheduling, slot = found
-        scheduling.slots.remove(slot)
-        self._leases.pop(slot.lease_id, None)
-        obituary = self._obituaries.pop(slot.lease_id, None)
-        if obituary is not None:
-            self._bury(scheduling, slot, obituary)
-        else:
-            self._orphans[slot.lease_id] = (scheduling, slot)
-
-    def _on_lost(self, channel: Channel, lost: m.LeaseLost) -> None:
-        orphan = self._orphans.pop(lost.lease_id, None)
-        if orphan is not None:
-            self._bury(*orphan, lost)
-        elif lost.lease_id in self._leases:
-            self._obituaries[lost.lease_id] = lost
-
-    def _bury(
-        self, scheduling: SchedulingClass, slot: LeaseSlot, lost: m.LeaseLost
-    ) -> None:
-        records: list[CallRecord] = list(slot.inflight.values())
-        slot.inflight.clear()
-        again: list[CallRecord] = []
-        for position, record in enumerate(records):
-            record.slot = None
-            record.lends = []
-            # They run in order: only the first may have started.
-            verdict = record.crashed(started=position == 0)
-            if verdict is Verdict.CANCEL:
-                self.fail(record, cancelled_payload(record))
-            elif verdict is Verdict.FAIL:
-                self.fail(record, failures.error_payload(_crash_error(record, lost)))
-            else:
-                record.spec.attempt = record.attempt
-                again.append(record)
-        scheduling = self.classes.setdefault(scheduling.key, scheduling)
-        for record in reversed(again):
-            record.scheduling = scheduling
-            scheduling.queue.appendleft(record)
-        self._advance(scheduling, flush=True)
-        self.review(scheduling)
-        self._peer.objects.settle()
-
     def raylet_died(self, error: Exception) -> None:
         """The node is gone: nothing that waits here can go on."""
         payload = failures.error_payload(error)
@@ -606,14 +550,4 @@ def _node_gone() -> Exception:
     return exceptions.LocalRayletDiedError(
         "the node process of this session is gone, so nothing can run any more. Call "
         "shutdown() and init() to start again; its last words are in logs/node.log."
-    )
-
-
-def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:
-    if lost.out_of_memory:
-        return exceptions.OutOfMemoryError(lost.reason)
-    return exceptions.WorkerCrashedError(
-        f"the executor of task {record.name} died unexpectedly: {lost.reason}. It ran "
-        f"{record.attempt + 1} time(s) and has no retries left; raise max_retries, or "
-        "look at the last lines that it printed."
     )

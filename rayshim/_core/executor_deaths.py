@@ -1,0 +1,98 @@
+"""The death of an executor, and what becomes of the calls that it had.
+
+Two notices come in any order: the end of its channel, after which no more results can
+arrive, and the raylet's word on why it died. The calls are dealt with once both are
+here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rayshim import exceptions
+from rayshim._core import failures
+from rayshim._core.calls import CallRecord
+from rayshim._core.cancellation import cancelled_payload
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.channel import Channel
+from rayshim.lineage.dispatch import LeaseSlot, SchedulingClass
+from rayshim.lineage.tasks import Verdict
+
+if TYPE_CHECKING:
+    from rayshim._core.peer import MessageHandler, Peer
+
+
+class ExecutorDeaths:
+    """Retries or fails the tasks of dead executors."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._tasks = peer.tasks
+        #: Lease id -> why its executor died, until the channel ends too.
+        self._obituaries: dict[bytes, m.LeaseLost] = {}
+        #: Lease id -> (class, lease) whose channel ended, until the obituary.
+        self._orphans: dict[bytes, tuple[SchedulingClass, LeaseSlot]] = {}
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """The messages that this part handles."""
+        return {m.LeaseLost: self._on_lost}
+
+    def peer_died(self, channel: Channel) -> None:
+        """The channel of an executor ended: its calls wait for the obituary."""
+        found = self._tasks._slots.get(channel.address)
+        if found is None or found[1].channel is not channel:
+            return
+        del self._tasks._slots[channel.address]
+        scheduling, slot = found
+        scheduling.slots.remove(slot)
+        self._tasks._leases.pop(slot.lease_id, None)
+        obituary = self._obituaries.pop(slot.lease_id, None)
+        if obituary is not None:
+            self._bury(scheduling, slot, obituary)
+        else:
+            self._orphans[slot.lease_id] = (scheduling, slot)
+
+    def _on_lost(self, channel: Channel, lost: m.LeaseLost) -> None:
+        orphan = self._orphans.pop(lost.lease_id, None)
+        if orphan is not None:
+            self._bury(*orphan, lost)
+        elif lost.lease_id in self._tasks._leases:
+            self._obituaries[lost.lease_id] = lost
+
+    def _bury(
+        self, scheduling: SchedulingClass, slot: LeaseSlot, lost: m.LeaseLost
+    ) -> None:
+        records: list[CallRecord] = list(slot.inflight.values())
+        slot.inflight.clear()
+        again: list[CallRecord] = []
+        for position, record in enumerate(records):
+            record.slot = None
+            record.lends = []
+            # They run in order: only the first may have started.
+            verdict = record.crashed(started=position == 0)
+            if verdict is Verdict.CANCEL:
+                self._tasks.fail(record, cancelled_payload(record))
+            elif verdict is Verdict.FAIL:
+                self._tasks.fail(
+                    record, failures.error_payload(_crash_error(record, lost))
+                )
+            else:
+                record.spec.attempt = record.attempt
+                again.append(record)
+        scheduling = self._tasks.classes.setdefault(scheduling.key, scheduling)
+        for record in reversed(again):
+            record.scheduling = scheduling
+            scheduling.queue.appendleft(record)
+        self._tasks._advance(scheduling, flush=True)
+        self._tasks.review(scheduling)
+        self._peer.objects.settle()
+
+
+def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:
+    if lost.out_of_memory:
+        return exceptions.OutOfMemoryError(lost.reason)
+    return exceptions.WorkerCrashedError(
+        f"the executor of task {record.name} died unexpectedly: {lost.reason}. It ran "
+        f"{record.attempt + 1} time(s) and has no retries left; raise max_retries, or "
+        "look at the last lines that it printed."
+    )
