@@ -408,6 +408,22 @@ class SegmentStore:
         total, available = self._total_and_available()
         return available < SPARE_SHARE * total
 
+    def has_free(self) -> bool:
+        """Whether segments are kept for reuse."""
+        return len(self._free) > 0
+
+    def trim(self) -> None:
+        """Gives half of the free segments back, for a process that writes no more."""
+        self._check_process()
+        spare: list[Owned] = []
+        with self._lock:
+            for _ in range((len(self._free) + 1) // 2):
+                oldest = self._free.evict()
+                if oldest is not None:
+                    spare.append(oldest)
+        for oldest in spare:
+            self._remove(oldest)
+
     def discard(self, segment: Segment) -> None:
         """Removes a segment whose creator is gone."""
         self._check_process()

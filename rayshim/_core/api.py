@@ -182,6 +182,10 @@ def put(
     except (exceptions.RayError, MemoryError):
         raise
     except Exception as error:
+        if peer.ended:
+            raise exceptions.RaySystemError(
+                RuntimeError("the session was shut down during put()")
+            ) from None
         text = describe_failure(value, error)
         raise TypeError(
             f"Could not serialize the put value {value!r:.200}: {text}"

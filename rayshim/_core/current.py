@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 peer: Peer | None = None
 #: The process that opened the session; a forked child must not use it.
 owner_pid: int = 0
+#: True in a child that was forked from a process with a session.
+forked = False
 #: The call that runs in this context (a ``CallContext``), or None in a driver.
 call: ContextVar[Any] = ContextVar("rayshim_call", default=None)
 
@@ -44,10 +46,11 @@ def require_peer() -> Peer:
 
 
 def _after_fork() -> None:
-    global peer
+    global peer, forked
     if peer is not None:
         peer.forget_after_fork()
         peer = None
+        forked = True
 
 
 os.register_at_fork(after_in_child=_after_fork)

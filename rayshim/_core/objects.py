@@ -475,6 +475,7 @@ class ObjectPlane:
     def _on_free_segments(self, channel: Channel, free: m.FreeSegments) -> None:
         for name in free.names:
             self._peer.store.recycle(name)
+        self._peer.arm_sweep()
 
     def peer_died(self, channel: Channel) -> None:
         """Close the dead process' lends; what it owned is lost."""

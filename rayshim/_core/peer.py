@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: How often a process that holds shared objects looks for dropped references.
 SWEEP_S = 0.1
 MAX_SWEEP_S = 0.8
+#: Looks without a dropped reference before free segments are given back: some 5 s.
+IDLE_SWEEPS = 8
 
 #: How requests end that a dead node process cannot answer any more.
 _GONE, _NOTHING = "LocalRayletDiedError", b"\xa0"
@@ -114,6 +116,7 @@ class Peer:
         self.on_publish: Callable[[m.Publish], None] | None = None
         self._sweeping = False
         self._sweep_s = SWEEP_S
+        self._idle_sweeps = 0
         self.loops = LoopMailboxes()
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
         self.objects = ObjectPlane(self)
@@ -353,12 +356,16 @@ class Peer:
             return
         if refs.dropped:
             self._sweep_s = SWEEP_S
+            self._idle_sweeps = 0
             self.objects.collect()
         else:
+            self._idle_sweeps += 1
             # An idle process should sleep: a thousand actors wake up a core.
             self._sweep_s = min(MAX_SWEEP_S, 2 * self._sweep_s)
             self.store.sweep()
-        if self.objects.needs_sweep():
+            if self._idle_sweeps > IDLE_SWEEPS:
+                self.store.trim()
+        if self.objects.needs_sweep() or self.store.has_free():
             self._sweeping = True
             self.reactor.call_later(self._sweep_s, self._sweep)
 

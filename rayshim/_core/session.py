@@ -144,7 +144,7 @@ class Session:
             "job_id": self.job_id.hex(),
             "settings": asdict(options.settings),
         }
-        log = open(self.folder / "logs" / "node.log", "ab")
+        log = open(self.folder / "logs" / "node.log", "ab", opener=_private)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
@@ -286,6 +286,10 @@ def _occupy_standard_streams() -> None:
     os.close(number)
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _session_root(temp_dir: str | None) -> Path:
     name = f"rayshim-{os.getuid()}"
     root = Path(temp_dir or tempfile.gettempdir()).absolute() / name
@@ -350,7 +354,6 @@ def _executor_path() -> list[str]:
 #: The open session of this process; changed under the lock.
 session: Session | None = None
 _lock = threading.RLock()
-_forked = False
 
 
 def open_session(options: InitOptions) -> Session:
@@ -388,7 +391,7 @@ def auto_init() -> None:
     Raises:
         RuntimeError: in a child forked from a driver or executor.
     """
-    if _forked:
+    if current.forked:
         raise RuntimeError(
             "this process was forked from one with a rayshim session, which it cannot "
             "share: its channels belong to the parent. Call ray.init() here to start a "
@@ -400,17 +403,15 @@ def auto_init() -> None:
 
 
 def _after_fork() -> None:
-    global session, _forked
+    global session
     if session is not None:
         session.forget_after_fork()
         session = None
-        _forked = True
 
 
 def allow_after_fork() -> None:
     """An explicit ``init`` in a forked child is meant."""
-    global _forked
-    _forked = False
+    current.forked = False
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -513,3 +513,13 @@ def test_a_full_store_takes_the_free_segments_of_other_processes(folder):
     finally:
         first.close()
         second.close()
+
+
+def test_trimming_gives_free_segments_back_by_halves(store, folder):
+    for segment in [write(store, b"a" * MIB) for _ in range(4)]:
+        store.recycle(segment.name)
+    left = []
+    while store.has_free():
+        store.trim()
+        left.append(len(names_in(folder)))
+    assert left == [2, 1, 0]

@@ -210,3 +210,22 @@ def test_the_next_session_removes_what_killed_ones_left() -> None:
     finally:
         shutil.rmtree(store, ignore_errors=True)
         shutil.rmtree(base, ignore_errors=True)
+
+
+def test_a_child_forked_from_a_task_cannot_use_the_session() -> None:
+    @ray.remote
+    def fork_and_use() -> str:
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            try:
+                ray.put(1)
+                text = "it could"
+            except RuntimeError as error:
+                text = str(error)
+            os.write(writer, text.encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        return os.read(reader, 1000).decode()
+
+    with ray.init(num_cpus=1, log_to_driver=False):
+        assert "forked" in ray.get(fork_and_use.remote())
