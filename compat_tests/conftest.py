@@ -136,6 +136,48 @@ def backend(request: pytest.FixtureRequest) -> str:
     return backend_of(request.config)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_at_the_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the run if rayshim leaves processes, segments or folders behind."""
+    if backend_of(request.config) != "rayshim":
+        yield
+        return
+    from rayshim.testing import leaks
+
+    leaks.adopt_orphans()
+    before = leaks.Snapshot.take()
+    yield
+    report_leaks(before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same for each test that runs outside of the shared cluster."""
+    if backend_of(request.config) != "rayshim":
+        yield
+        return
+    import rayshim
+    from rayshim.testing import leaks
+
+    if rayshim.is_initialized():
+        yield
+        return
+    before = leaks.Snapshot.take()
+    yield
+    if not rayshim.is_initialized():
+        report_leaks(before)
+
+
+def report_leaks(before: Any) -> None:
+    """Fail with what is left, after ending the processes among it."""
+    from rayshim.testing import leaks
+
+    left = leaks.wait_until_clean(before)
+    if left:
+        leaks.end_processes(before)
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
 class SharedCluster:
     """The cluster that tests share; started on demand, stopped for fresh ones."""
 
