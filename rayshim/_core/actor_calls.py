@@ -174,7 +174,7 @@ class ActorClient:
         return exceptions.ActorUnavailableError(
             f"the call was under way when actor {self.class_name} "
             f"({self.actor_id.hex()}) went down: {cause}. It restarts; set "
-            "max_task_retries if the call may be repeated.",
+            "max_task_retries if the call may be repeated",
             self.actor_id,
         )
 

@@ -444,8 +444,8 @@ def method(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
 def _require_started() -> Any:
     if current.peer is None:
         raise exceptions.RaySystemError(
-            "Ray has not been started yet. Call ray.init() first, before ray.init() "
-            "there is nothing to look at."
+            "Ray has not been started yet: this looks at a session, and none is open. "
+            "Call ray.init() first."
         )
     return current.peer
 

@@ -7,6 +7,7 @@ import click
 from rayshim import RAYSHIM_VERSION
 
 
+@click.version_option(RAYSHIM_VERSION, prog_name="rayshim")
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Run and look after rayshim programs."""
