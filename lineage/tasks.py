@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from rayshim.lineage.transitions import InvalidTransition
+
 
 class TaskState(Enum):
     """Where a call is."""
@@ -87,10 +89,6 @@ class Verdict(Enum):
     CANCEL = "cancel"
 
 
-class InvalidTransitionError(AssertionError):
-    """An event came in a state that does not know it."""
-
-
 class TaskLife:
     """The state and the budget of one call.
 
@@ -119,15 +117,12 @@ class TaskLife:
         """Take one step of the table.
 
         Raises:
-            InvalidTransitionError: the state does not know the event.
+            InvalidTransition: the state does not know the event.
         """
         state = TRANSITIONS.get((self.state, event))
         if state is None:
-            raise InvalidTransitionError(
-                f"task {self.task_id.hex()} is {self.state.value} (run "
-                f"{self.attempt + 1}, {self.retries_left} left) and got "
-                f"{event.value!r}"
-            )
+            story = [f"run {self.attempt + 1}, {self.retries_left} retries left"]
+            raise InvalidTransition(self.task_id, self.state, event.value, story)
         self.state = state
 
     def crashed(self, *, started: bool) -> Verdict:

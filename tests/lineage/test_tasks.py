@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from rayshim.lineage.tasks import (
     TRANSITIONS,
-    InvalidTransitionError,
     TaskEvent,
     TaskLife,
     TaskState,
     Verdict,
 )
+from rayshim.lineage.transitions import InvalidTransition
 
 
 def pushed(retries: int = 0) -> TaskLife:
@@ -73,7 +73,7 @@ def test_an_ended_call_refuses_news_and_names_itself() -> None:
     life.on(TaskEvent.RESULT)
     life.fail()  # late news of an end: nothing
     assert life.state is TaskState.DONE
-    with pytest.raises(InvalidTransitionError, match=r"74 is DONE.*'pushed'"):
+    with pytest.raises(InvalidTransition, match="74 is DONE and cannot take pushed"):
         life.on(TaskEvent.PUSHED)
 
 
