@@ -9,6 +9,7 @@ from rayshim._core import failures
 from rayshim._core.arguments import Encoded, fill
 from rayshim._core.calls import CallRecord
 from rayshim._core.refs import ObjectRef
+from rayshim._core.serialization import PICKLED_NONE
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.actor_calls import ActorQueue, ActorState
@@ -417,4 +418,4 @@ def handle_object_id(actor_id: bytes) -> bytes:
     return b"\xff" * 8 + actor_id + (1).to_bytes(4, "little")
 
 
-_NONE = m.Payload(m.PICKLE, b"\x80\x05N.")
+_NONE = m.Payload(m.PICKLE, PICKLED_NONE)

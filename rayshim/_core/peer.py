@@ -91,8 +91,6 @@ class Peer:
         self.runtime_env: dict[str, Any] = {}
         #: Labels of the node.
         self.labels: dict[str, str] = {}
-        #: CPUs of the node, which bound how many leases are worth asking for.
-        self.cpus = 1.0
         self.reactor = Reactor(token, self)
         self.lock = self.reactor.lock
         self.store = SegmentStore(

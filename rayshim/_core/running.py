@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import ALL_ARGUMENTS
-from rayshim._core.serialization import deserialize, serialize
+from rayshim._core.serialization import PICKLED_NONE, deserialize, serialize
 from rayshim._core.unpicklable import describe_failure
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
@@ -42,7 +42,6 @@ class CallContext:
         "lease",
         "spec",
         "task_id",
-        "thread_id",
     )
 
     def __init__(
@@ -55,7 +54,6 @@ class CallContext:
         self.lease = lease
         self.cancelled = False
         self.async_task: asyncio.Task[Any] | None = None
-        self.thread_id = threading.get_ident()
         #: Items of its stream that were consumed; -1 when nobody wants more.
         self.consumed = 0
 
@@ -253,8 +251,6 @@ class Runner:
         if not spec.args and not spec.dependencies:
             return (), {}
         lender = channel.address
-        objects = self._peer.objects
-        table = objects.table
         if spec.nested or spec.dependencies:
             with self._peer.lock:
                 self._receive(spec, lender)
@@ -273,7 +269,6 @@ class Runner:
                 kwargs[dependency.name] = value
         if resolved:
             args = tuple(resolved.get(i, value) for i, value in enumerate(args))
-        del table
         return args, kwargs
 
     def _receive(self, spec: m.TaskSpec, lender: str) -> None:
@@ -334,7 +329,7 @@ class Runner:
         try:
             if wanted < 0:
                 streamed = value
-                values = [m.Payload(m.PICKLE, _PICKLED_NONE)]
+                values = [m.Payload(m.PICKLE, PICKLED_NONE)]
             elif inspect.isgenerator(value):
                 values = self._pack_generator(channel, spec, value)
             elif wanted == 1:
@@ -567,6 +562,3 @@ def _is_generator(value: Any) -> bool:
     return inspect.isgenerator(value) or (
         hasattr(value, "__next__") and hasattr(value, "__iter__")
     )
-
-
-_PICKLED_NONE = pickle.dumps(None, 5)

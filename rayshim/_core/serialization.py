@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Exact types whose values plain pickle writes, and that nobody can change.
 IMMUTABLE = frozenset((int, float, str, bytes, bool, type(None)))
+#: What a value of None is as a stream.
+PICKLED_NONE = pickle.dumps(None, 5)
 #: Exact types of containers that may take the fast path with such values.
 _CONTAINERS = frozenset((tuple, list, dict))
 #: Numpy dtype kinds that export buffers: bool, int, uint, float, complex, text.

@@ -106,7 +106,6 @@ class Session:
             peer.job_env = dict(self.options.env_vars)
             peer.runtime_env = dict(self.options.runtime_env)
             peer.labels = {"ray.io/node-id": self.node_id, **self.options.labels}
-            peer.cpus = self.options.resources.get("CPU", 1.0)
             self._start_logs(peer)
             peer.start()
             peer.reactor.start("rayshim-io")

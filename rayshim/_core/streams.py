@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rayshim._core.refs import ObjectRef
+from rayshim._core.serialization import PICKLED_NONE
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Index of the first item among a call's return values (1 is the generator itself).
 _FIRST_ITEM = 2
-_NONE = m.Payload(m.PICKLE, b"\x80\x05N.")
+_NONE = m.Payload(m.PICKLE, PICKLED_NONE)
 
 
 class StreamState:
