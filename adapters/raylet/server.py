@@ -17,6 +17,7 @@ from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
@@ -126,7 +127,7 @@ class NodeServer:
         finally:
             self._is_feeding = False
 
-    def send(self, address: str, message: wire.Message) -> bool:
+    def send(self, address: str, message: Message) -> bool:
         """Sends to a connected peer; False if there is none."""
         peer = self.peers.get(address)
         if peer is None:
@@ -134,7 +135,7 @@ class NodeServer:
         peer.connection.send(message)
         return True
 
-    def send_executor(self, worker_id: bytes, message: wire.Message) -> bool:
+    def send_executor(self, worker_id: bytes, message: Message) -> bool:
         """Sends to a connected executor; False if there is none."""
         peer = self._executors.get(worker_id)
         if peer is None:
@@ -144,7 +145,7 @@ class NodeServer:
 
     # Messages.
 
-    def _message(self, connection: aio.Connection, message: wire.Message) -> None:
+    def _message(self, connection: aio.Connection, message: Message) -> None:
         method = _MESSAGES.get(type(message))
         peer: Peer | None = connection.peer
         if isinstance(message, wire.Hello):

@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from rayshim.adapters.wire import auth
-from rayshim.adapters.wire.messages import DECODER, ENCODER, Message
+from rayshim.adapters.wire.codec import DECODER, ENCODER, Message
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.wire import auth
-from rayshim.adapters.wire.messages import ENCODER
+from rayshim.adapters.wire.codec import ENCODER
 
 if TYPE_CHECKING:
     from rayshim.adapters.wire.reactor import Reactor

@@ -1,25 +1,24 @@
 """Every message that crosses a direct channel, as a typed schema.
 
 A frame is a little-endian 4-byte length and one MessagePack array that
-:data:`DECODER` checks against the schemas below. A frame that does not fit is
-refused before anything acts on it; nothing here is ever unpickled. Fields named
-``data``, ``blob``, ``args`` or ``buffers`` are opaque user payloads that only
-drivers and executors open.
+:data:`rayshim.adapters.wire.codec.DECODER` checks against the schemas below. A frame
+that does not fit is refused before anything acts on it; nothing here is ever
+unpickled. Fields named ``data``, ``blob``, ``args`` or ``buffers`` are opaque user
+payloads that only drivers and executors open.
 
 Three kinds of party speak: *peers* (drivers and executors), the *raylet* of a
 node and the *control service* of the cluster. The last two share a socket while
 they share a process, so the raylet's channel carries both vocabularies.
 
-Addresses are ``unix:PATH`` or ``tcp:HOST:PORT``. One process has one address
-for life, so an address also names the process. Ids are raw bytes of the lengths
-in :mod:`rayshim.lineage.ids`.
+Addresses are ``unix:PATH`` or ``tcp:HOST:PORT/NODE8/NAME`` (see
+:mod:`rayshim.adapters.wire.address`). One process has one address for life, so an
+address also names the process. Ids are raw bytes of the lengths in
+:mod:`rayshim.lineage.ids`; the messages of nodes are in
+:mod:`rayshim.adapters.wire.node_messages`.
 """
 
 from __future__ import annotations
 
-from typing import Union
-
-import msgspec
 from msgspec import Struct
 
 #: Payload kinds.
@@ -113,6 +112,8 @@ class Result(Struct, array_like=True, gc=False):
     kept: list[bytes] = []
     #: Items a finished stream yielded; -1 when it was no stream.
     streamed: int = -1
+    #: Large arguments that could not be read: the call did not start and goes back.
+    lost: list[bytes] = []
 
 
 # --- peer <-> peer ----------------------------------------------------------
@@ -232,6 +233,24 @@ class FreeSegments(Struct, array_like=True, tag=16):
     names: list[str]
 
 
+class ObjectsLost(Struct, array_like=True, tag=18):
+    """A borrower could not read copies that the owner named: find or rebuild them.
+
+    ``names`` are the files that were not there; the value is fetched anew after this.
+    """
+
+    object_ids: list[bytes]
+    names: list[str]
+
+
+class CopiesMade(Struct, array_like=True, tag=19):
+    """Tells the owner that a node has copies of its objects (``o-<hex id>``)."""
+
+    object_ids: list[bytes]
+    #: Hex id of the node.
+    node: str
+
+
 class Interrupt(Struct, array_like=True, tag=17):
     """Asks the peer to leave after the calls that it has accepted."""
 
@@ -255,6 +274,20 @@ class RequestLease(Struct, array_like=True, tag=32):
     placement_group: bytes = b""
     bundle_index: int = -1
     capture_group: bool = False
+    #: Raylets that passed the request on before.
+    hops: int = 0
+    #: Hex ids of nodes to choose from, in order of preference; empty: any.
+    nodes: list[str] = []
+    #: False: only ``nodes`` will do, however long it takes.
+    soft: bool = True
+    #: "" or "SPREAD".
+    strategy: str = ""
+    #: A lease for life (actors): never asked back.
+    fixed: bool = False
+    #: Who holds it, when that is not the sender ("actor:HEX" for the control service).
+    holder: str = ""
+    #: The work may be run again: the memory monitor prefers to kill it.
+    retriable: bool = True
 
 
 class LeaseGranted(Struct, array_like=True, tag=33):
@@ -269,8 +302,10 @@ class LeaseGranted(Struct, array_like=True, tag=33):
 class LeaseRejected(Struct, array_like=True, tag=34):
     lease_id: bytes
     reason: str
-    #: "cancelled", "infeasible", "removed", "setup"
+    #: "cancelled", "infeasible", "removed", "setup", "spillback"
     kind: str
+    #: For "spillback": address of the raylet to ask instead.
+    spill_to: str = ""
 
 
 class CancelLease(Struct, array_like=True, tag=35):
@@ -314,6 +349,8 @@ class LogLines(Struct, array_like=True, tag=40):
     stream: str
     lines: list[str]
     node_ip: str
+    #: Whose driver prints them, where the raylet has no channel to it.
+    job_id: bytes = b""
 
 
 class KillExecutor(Struct, array_like=True, tag=41):
@@ -468,52 +505,3 @@ class Publish(Struct, array_like=True, tag=73):
 
     topic: str
     payload: bytes
-
-
-Message = Union[  # noqa: UP007 (msgspec wants one object)
-    Hello,
-    RegisterFunction,
-    BindLease,
-    PushTasks,
-    Results,
-    StreamItem,
-    StreamAck,
-    StealTasks,
-    StolenTasks,
-    CancelTask,
-    Fetch,
-    Objects,
-    Borrow,
-    BorrowAck,
-    Release,
-    FreeSegments,
-    Interrupt,
-    RequestLease,
-    LeaseGranted,
-    LeaseRejected,
-    CancelLease,
-    ReturnLease,
-    ReclaimLease,
-    LeaseLost,
-    Blocked,
-    LogLines,
-    KillExecutor,
-    UpdateBacklog,
-    CreateActor,
-    ActorCreated,
-    ActorFailed,
-    ActorExiting,
-    Request,
-    Response,
-    RegisterActor,
-    StartActor,
-    FailActor,
-    SubscribeActor,
-    ActorUpdate,
-    KillActor,
-    ActorOutOfScope,
-    Publish,
-]
-
-ENCODER = msgspec.msgpack.Encoder()
-DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

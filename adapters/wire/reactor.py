@@ -30,7 +30,7 @@ import msgspec
 
 from rayshim.adapters.wire import auth
 from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, Channel
-from rayshim.adapters.wire.messages import DECODER
+from rayshim.adapters.wire.codec import DECODER
 
 logger = logging.getLogger(__name__)
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import failures
+from rayshim._core.locating import SegmentReader
 from rayshim._core.refs import ObjectRef, bytes_of, dropped
 from rayshim._core.serialization import Serialized, deserialize, serialize
+from rayshim._core.storing import SegmentWriter
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.references import ObjectEntry, ReferenceTable
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
-
-#: A value that finds the store full waits this long for dropped references.
-ROOM_WAIT_S = 2.0
-ROOM_POLL_S = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +36,8 @@ class ObjectPlane:
         self._inline_limit = peer.settings.inline_limit_bytes
         #: Ids of failed calls whose error nobody has looked at (driver only).
         self.unread: set[bytes] = set()
+        self.storing = SegmentWriter(peer, self)
+        self.locating = SegmentReader(peer, self)
         #: Borrowed ids whose value was asked for and has not come.
         self._fetching: set[bytes] = set()
 
@@ -155,25 +153,8 @@ class ObjectPlane:
         if serialized.total_bytes <= self._inline_limit:
             buffers = [bytes(buffer) for buffer in serialized.buffers]
             return m.Payload(m.PICKLE, serialized.stream, buffers, nested)
-        segment = self._write(serialized)
+        segment = self.storing.write(serialized)
         return m.Payload(m.SEGMENT, b"", [], nested, segment)
-
-    def _write(self, serialized: Serialized) -> m.Segment:
-        """Store a large value, waiting a little for room.
-
-        Dropped references are noticed by sweeps, here and in other processes, so a
-        store that looks full may not be.
-        """
-        store = self._peer.store
-        deadline = time.monotonic() + ROOM_WAIT_S
-        while True:
-            try:
-                return store.write(serialized.stream, serialized.buffers)
-            except exceptions.ObjectStoreFullError:
-                if time.monotonic() >= deadline:
-                    raise
-            self.collect()
-            time.sleep(ROOM_POLL_S)
 
     def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
         object_id = ref._bytes
@@ -226,7 +207,7 @@ class ObjectPlane:
             # The copy is long: make it outside the lock.
             payload = m.Payload(
                 m.SEGMENT,
-                segment=self._write(serialized),
+                segment=self.storing.write(serialized),
             )
         else:
             payload = m.Payload(
@@ -357,31 +338,9 @@ class ObjectPlane:
                 return deserialize(payload.data, ())
             return deserialize(payload.data, payload.buffers)
         if payload.kind == m.SEGMENT:
-            return self.read_segment(entry.object_id, payload)
+            return self.locating.read(entry.object_id, payload)
         self.unread.discard(entry.object_id)
         raise failures.to_raise(payload)
-
-    def read_segment(self, object_id: bytes, payload: m.Payload) -> Any:
-        """Map a large value; it stays in use while a view of it lives."""
-        segment = payload.segment
-        assert segment is not None
-        if dropped:
-            # Segments that go back now are written again while they are in the cache.
-            self.collect()
-        with self._peer.lock:
-            self.table.hold(object_id)
-        release = functools.partial(dropped.append, object_id)
-        try:
-            stream, buffers = self._peer.store.read(segment, release)
-        except FileNotFoundError:
-            release()
-            raise exceptions.ObjectLostError(
-                object_id.hex(), segment.creator, self.call_site(object_id)
-            ) from None
-        try:
-            return deserialize(stream, buffers)
-        finally:
-            del stream, buffers
 
     def lookup(self, refs: Sequence[ObjectRef]) -> list[ObjectEntry]:
         """The entries of references.

@@ -295,7 +295,7 @@ class Runner:
     def _dependency(self, dependency: m.Dependency) -> Any:
         payload = dependency.value
         if payload.kind == m.SEGMENT:
-            return self._peer.objects.read_segment(dependency.object_id, payload)
+            return self._peer.objects.locating.read(dependency.object_id, payload)
         if payload.kind == m.ERROR:
             raise failures.to_raise(payload)
         return deserialize(payload.data, payload.buffers)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayshim.adapters.wire import auth
-from rayshim.adapters.wire.messages import DECODER, ENCODER
+from rayshim.adapters.wire.codec import DECODER, ENCODER
 
 TIMEOUT_S = 20.0
 

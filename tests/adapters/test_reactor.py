@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rayshim.adapters.wire import auth
+from rayshim.adapters.wire import auth, codec
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.reactor import Channel, Reactor
 
@@ -114,7 +114,7 @@ def raw(path: str) -> socket.socket:
 
 
 def frame(message: Any) -> bytes:
-    data: bytes = m.ENCODER.encode(message)
+    data: bytes = codec.ENCODER.encode(message)
     return len(data).to_bytes(4, "little") + data
 
 
@@ -276,7 +276,7 @@ def sample_frames() -> list[bytes]:
     )  # fmt: skip
     lease = m.BindLease(b"l", b"j", "ns", {"CPU": 1.0}, [0], {"A": "b"})
     return [
-        m.ENCODER.encode(message)
+        codec.ENCODER.encode(message)
         for message in (
             m.Hello("driver", b"w" * 28, "unix:/x", 7, b"job1"),
             m.RegisterFunction(b"k", pickle.dumps(Bomb()), "f"),
@@ -312,7 +312,7 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 def is_message(data: bytes) -> bool:
     try:
-        m.DECODER.decode(data)
+        codec.DECODER.decode(data)
     except Exception:
         return False
     return True
@@ -341,9 +341,9 @@ def refuse(server: Side, path: str, data: bytes) -> None:
         b"\xc9\xff\xff\xff\xff\x00",
         b"\x91" * 5000,
         pickle.dumps(Bomb()),
-        m.ENCODER.encode(note()) + b"\x00",
-        m.ENCODER.encode(["not a tag"]),
-        m.ENCODER.encode([14, [b"i"], ["text"], []]),
+        codec.ENCODER.encode(note()) + b"\x00",
+        codec.ENCODER.encode(["not a tag"]),
+        codec.ENCODER.encode([14, [b"i"], ["text"], []]),
     ],
     ids=lambda data: repr(data[:8]),
 )

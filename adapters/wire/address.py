@@ -1,0 +1,73 @@
+"""Names of processes, which also say how to reach them.
+
+A session on one node uses ``unix:PATH``. Where several nodes work together an address
+is ``tcp:HOST:PORT/NODE8/NAME``: ``NODE8`` are the first 8 hex digits of the node's id
+and ``NAME`` is the process's socket in the folder of its node. A process of the same
+node takes the unix socket, since it is faster; any other takes TCP, so that hosts need
+to share neither files nor sockets.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+
+class TcpAddress(NamedTuple):
+    """The parts of ``tcp:HOST:PORT/NODE8/NAME``."""
+
+    host: str
+    port: int
+    node: str
+    name: str
+
+
+def parse_tcp(address: str) -> TcpAddress:
+    """Split an address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, _, rest = address.partition(":")
+    place, _, who = rest.partition("/")
+    host, _, port = place.rpartition(":")
+    node, _, name = who.partition("/")
+    if kind != "tcp" or not host or not port.isdigit():
+        raise ValueError(f"not an address of a process: {address!r}")
+    return TcpAddress(host.strip("[]"), int(port), node, name)
+
+
+def node_of(address: str) -> str:
+    """``NODE8`` of an address; empty in a session on one node."""
+    if not address.startswith("tcp:"):
+        return ""
+    return address.split("/", 2)[1] if "/" in address else ""
+
+
+def make(host: str, port: int, node_id: str, name: str) -> str:
+    """The address of a process that listens at ``host:port``.
+
+    Args:
+        host: name or IP address that other hosts reach it by.
+        port: of its TCP listener.
+        node_id: hex id of its node.
+        name: of its unix socket, without ``.sock``.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    return f"tcp:{shown}:{port}/{node_id[:8]}/{name}"
+
+
+def socket_path(address: str, home: str, sockets_dir: str) -> str:
+    """The unix socket to take, or an empty string for TCP.
+
+    Args:
+        address: of the process to reach.
+        home: ``NODE8`` of this process's node.
+        sockets_dir: the folder of that node's sockets.
+    """
+    if address.startswith("unix:"):
+        return address[5:]
+    parts = parse_tcp(address)
+    if home and parts.node == home and parts.name:
+        return os.path.join(sockets_dir, parts.name + ".sock")
+    return ""

@@ -1,0 +1,87 @@
+"""Frames to messages and back."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire import node_messages as n
+
+Message = Union[  # noqa: UP007 (msgspec wants one object)
+    m.Hello,
+    m.RegisterFunction,
+    m.BindLease,
+    m.PushTasks,
+    m.Results,
+    m.StreamItem,
+    m.StreamAck,
+    m.StealTasks,
+    m.StolenTasks,
+    m.CancelTask,
+    m.Fetch,
+    m.Objects,
+    m.Borrow,
+    m.BorrowAck,
+    m.Release,
+    m.FreeSegments,
+    m.Interrupt,
+    m.RequestLease,
+    m.LeaseGranted,
+    m.LeaseRejected,
+    m.CancelLease,
+    m.ReturnLease,
+    m.ReclaimLease,
+    m.LeaseLost,
+    m.Blocked,
+    m.LogLines,
+    m.KillExecutor,
+    m.UpdateBacklog,
+    m.CreateActor,
+    m.ActorCreated,
+    m.ActorFailed,
+    m.ActorExiting,
+    m.Request,
+    m.Response,
+    m.RegisterActor,
+    m.StartActor,
+    m.FailActor,
+    m.SubscribeActor,
+    m.ActorUpdate,
+    m.KillActor,
+    m.ActorOutOfScope,
+    m.Publish,
+    m.ObjectsLost,
+    m.CopiesMade,
+    n.MakeRoom,
+    n.RoomMade,
+    n.RestoreSegments,
+    n.SegmentsRestored,
+    n.DiscardSegments,
+    n.SegmentsSpilled,
+    n.AskHoldings,
+    n.Holdings,
+    n.PullObject,
+    n.ObjectPulled,
+    n.UnpinCopies,
+    n.FreeCopies,
+    n.NodeTable,
+    n.WaitReport,
+    n.Deadlock,
+    n.JoinNode,
+    n.NodeLoad,
+    n.PlaceLease,
+    n.LeasePlaced,
+    n.CancelPlacement,
+    n.ShrinkLease,
+    n.RelayToExecutor,
+    n.JobEnded,
+    n.ReserveBundles,
+    n.BundlesReserved,
+    n.FreeBundles,
+    n.LeaveCluster,
+]
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -1,0 +1,267 @@
+"""The messages that several nodes, and the limits of a store, add to :mod:`.messages`.
+
+Between peers and their raylet (files that are spilled, values on other nodes), and
+between nodes and the control service.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rayshim.adapters.wire.messages import CreateActor, RequestLease, Segment
+
+# --- peer <-> raylet, about the store and other nodes ---------------------------
+
+
+class MakeRoom(Struct, array_like=True, tag=80):
+    """A writer found the store full; answered by RoomMade when it may try again."""
+
+    request_id: int
+    size_bytes: int
+
+
+class RoomMade(Struct, array_like=True, tag=81):
+    request_id: int
+    freed_bytes: int
+    #: "", "full" (nothing can be spilled) or "disk" (no room to spill to).
+    error: str = ""
+    #: Text with numbers and the largest holders, for the error.
+    report: str = ""
+
+
+class RestoreSegments(Struct, array_like=True, tag=82):
+    """Files that a reader did not find in the store of its own node."""
+
+    request_id: int
+    names: list[str]
+
+
+class SegmentsRestored(Struct, array_like=True, tag=83):
+    request_id: int
+    #: Names that are in the store again; the others are lost.
+    names: list[str]
+    #: Why some are not, for people.
+    error: str = ""
+
+
+class DiscardSegments(Struct, array_like=True, tag=84):
+    """Nobody needs these files, nor what was spilled of them."""
+
+    names: list[str]
+
+
+class SegmentsSpilled(Struct, array_like=True, tag=85):
+    """The raylet took files out of the store: forget cached mappings of them."""
+
+    names: list[str]
+
+
+class AskHoldings(Struct, array_like=True, tag=86):
+    """The store is full: what do you own in it?"""
+
+    request_id: int
+
+
+class Holding(Struct, array_like=True, gc=False):
+    """One large object of a process."""
+
+    object_id: bytes
+    name: str
+    size_bytes: int
+    call_site: str
+
+
+class Holdings(Struct, array_like=True, tag=87):
+    request_id: int
+    #: The largest ones, at most 20.
+    holdings: list[Holding]
+
+
+class PullObject(Struct, array_like=True, tag=88):
+    """A reader needs a value whose segment is on another node, on this one."""
+
+    object_id: bytes
+    segment: Segment
+    #: Hex ids of other nodes with a copy ``o-<hex id>``.
+    copies: list[str] = []
+
+
+class ObjectPulled(Struct, array_like=True, tag=89):
+    object_id: bytes
+    #: The copy on this node, pinned for the asker until UnpinCopies; None: failed.
+    segment: Segment | None
+    #: Why it failed, for people.
+    error: str = ""
+    #: True: every source says that it has no such file. False: none could be reached.
+    is_gone: bool = False
+
+
+class UnpinCopies(Struct, array_like=True, tag=90):
+    """The sender reads these pulled copies no more."""
+
+    object_ids: list[bytes]
+
+
+class FreeCopies(Struct, array_like=True, tag=91):
+    """The owner freed these objects: remove the copies (any peer to any raylet)."""
+
+    object_ids: list[bytes]
+
+
+class NodeInfo(Struct, array_like=True, gc=False):
+    """A node as everybody knows it."""
+
+    #: Hex.
+    node_id: str
+    #: Address of its raylet.
+    address: str
+    #: ``HOST:PORT`` of its Flight server; empty when it has none.
+    flight_address: str
+    node_ip: str
+    alive: bool
+    #: For a dead one: when (seconds since the epoch) and why.
+    died_s: float = 0.0
+    death: str = ""
+
+
+class NodeTable(Struct, array_like=True, tag=92):
+    """All nodes, dead ones too: to a peer after its Hello, and at each change."""
+
+    nodes: list[NodeInfo]
+
+
+class WaitReport(Struct, array_like=True, tag=93):
+    """What the sender's calls wait for, for as long as nothing newer comes.
+
+    Sent to the control service when a wait has lasted a while, and empty when it is
+    over. ``edges`` are pairs: what waits (task id; actor id; or empty for a driver)
+    and what for (object id, 28 bytes).
+    """
+
+    number: int
+    waiters: list[bytes]
+    objects: list[bytes]
+    #: Names of the waiters, for people.
+    labels: list[str]
+
+
+class Deadlock(Struct, array_like=True, tag=94):
+    """The control service found a cycle: these waits of the receiver never end."""
+
+    objects: list[bytes]
+    #: The cycle, one line for each wait.
+    cycle: list[str]
+
+
+# --- node <-> control service ------------------------------------------------------
+
+
+class RunningActor(Struct, array_like=True, gc=False):
+    """An actor that a joining node runs."""
+
+    actor_id: bytes
+    incarnation: int
+    worker_id: bytes
+    address: str
+    pid: int
+    repr_name: str = ""
+
+
+class HeldBundle(Struct, array_like=True, gc=False):
+    """A bundle that a joining node has reserved."""
+
+    group: bytes
+    index: int
+    resources: dict[str, float]
+
+
+class JoinNode(Struct, array_like=True, tag=100):
+    """First frame of a node after its Hello (role "raylet"), at each connection."""
+
+    info: NodeInfo
+    resources: dict[str, float]
+    labels: dict[str, str]
+    hostname: str
+    pid: int
+    is_head_node: bool
+    session_dir: str
+    store_dir: str
+    #: Path of its unix socket, for drivers of the same host.
+    socket_path: str
+    actors: list[RunningActor] = []
+    bundles: list[HeldBundle] = []
+
+
+class NodeLoad(Struct, array_like=True, tag=101):
+    """Heartbeat: what a node has free, at each change and at least once a second."""
+
+    available: dict[str, float]
+    #: Requests that wait there: (label, resources, count).
+    demand: list[tuple[str, dict[str, float], int]] = []
+    idle_s: float = 0.0
+    store_used_bytes: int = 0
+    store_limit_bytes: int = 0
+    spilled_bytes: int = 0
+
+
+class PlaceLease(Struct, array_like=True, tag=102):
+    """A raylet cannot grant now: who can? Answered when there is room somewhere."""
+
+    request: RequestLease
+
+
+class LeasePlaced(Struct, array_like=True, tag=103):
+    lease_id: bytes
+    #: Raylet to ask; empty with an ``error`` when it can never run.
+    address: str
+    error: str = ""
+
+
+class CancelPlacement(Struct, array_like=True, tag=104):
+    lease_id: bytes
+
+
+class ShrinkLease(Struct, array_like=True, tag=105):
+    lease_id: bytes
+    resources: dict[str, float]
+
+
+class RelayToExecutor(Struct, array_like=True, tag=106):
+    """The control service to an executor, through its raylet."""
+
+    worker_id: bytes
+    create: CreateActor | None
+    #: Else an Interrupt with this reason.
+    interrupt: str = ""
+    #: Kill it if it has not left after this many seconds; 0: let it be.
+    patience_s: float = 0.0
+
+
+class JobEnded(Struct, array_like=True, tag=107):
+    job_id: bytes
+
+
+class ReserveBundles(Struct, array_like=True, tag=108):
+    """First phase of a placement group on one node."""
+
+    group: bytes
+    indexes: list[int]
+    bundles: list[dict[str, float]]
+
+
+class BundlesReserved(Struct, array_like=True, tag=109):
+    group: bytes
+    ok: bool
+
+
+class FreeBundles(Struct, array_like=True, tag=110):
+    """A group is gone (or its reservation is taken back); what runs in it ends."""
+
+    group: bytes
+
+
+class LeaveCluster(Struct, array_like=True, tag=111):
+    """Drain: the node ends; ``graceful`` after its running work and primary copies."""
+
+    reason: str
+    graceful: bool
