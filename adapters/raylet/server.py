@@ -86,6 +86,7 @@ class NodeServer:
             on_exited=self._exited,
             on_gone=lambda: self.end("the fork server is gone"),
         )
+        self._handlers: dict[type, _Method] = dict(_MESSAGES)
         self._pending: deque[Any] = deque()
         self._is_feeding = False
         self._logs = LogRelay(config.logs_dir, self._lines, self._is_congested)
@@ -143,10 +144,16 @@ class NodeServer:
         peer.connection.send(message)
         return True
 
+    def add_handlers(
+        self, handlers: dict[type, Callable[[NodeServer, Peer, Any], None]]
+    ) -> None:
+        """Lets a service take more messages."""
+        self._handlers.update(handlers)
+
     # Messages.
 
     def _message(self, connection: aio.Connection, message: Message) -> None:
-        method = _MESSAGES.get(type(message))
+        method = self._handlers.get(type(message))
         peer: Peer | None = connection.peer
         if isinstance(message, wire.Hello):
             if peer is None:
