@@ -10,6 +10,7 @@ to share neither files nor sockets.
 from __future__ import annotations
 
 import os
+import socket
 from typing import NamedTuple
 
 
@@ -71,3 +72,29 @@ def socket_path(address: str, home: str, sockets_dir: str) -> str:
     if home and parts.node == home and parts.name:
         return os.path.join(sockets_dir, parts.name + ".sock")
     return ""
+
+
+def listen_tcp(ip: str, port: int = 0) -> socket.socket:
+    """A bound TCP socket of this host.
+
+    Raises:
+        OSError: the address is not one of this host, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ip, port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once; notice a host that is gone within half a minute."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)

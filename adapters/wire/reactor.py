@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import auth
 from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, Channel
 from rayshim.adapters.wire.codec import DECODER
@@ -42,6 +43,8 @@ FOLLOW_S = 0.25
 #: The other side of an accepted channel has this long to prove the token.
 HANDSHAKE_S = 10.0
 READ_BYTES = 1 << 18
+#: A host that does not answer within this many seconds is taken for gone.
+CONNECT_LIMIT_S = 5.0
 #: A frame longer than this is refused (large values travel through the store).
 MAX_FRAME_BYTES = 1 << 30
 
@@ -60,6 +63,10 @@ class Reactor:
     """The channels of one process."""
 
     def __init__(self, token: bytes, handler: Handler) -> None:
+        #: ``NODE8`` of this process's node and the folder of its sockets: where
+        #: addresses of the same node lead. Empty in a session on one node.
+        self.home = ""
+        self.sockets_dir = ""
         self.lock = threading.RLock()
         self._token = token
         self._handler = handler
@@ -117,6 +124,10 @@ class Reactor:
             listener.bind(path)
         finally:
             os.umask(previous)
+        self.accept_from(listener)
+
+    def accept_from(self, listener: socket.socket) -> None:
+        """Accept channels on a socket that is bound already."""
         listener.listen(1024)
         listener.setblocking(False)
         self._listeners[listener.fileno()] = listener
@@ -128,25 +139,28 @@ class Reactor:
         Raises:
             ConnectionError: nobody listens at ``address``.
         """
-        kind, _, place = address.partition(":")
-        if kind == "unix":
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            target: Any = place
-        else:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            host, _, port = place.rpartition(":")
-            target = (host, int(port))
+        path = addresses.socket_path(address, self.home, self.sockets_dir)
         try:
-            sock.connect(target)
+            if path:
+                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                try:
+                    sock.connect(path)
+                except BaseException:
+                    sock.close()
+                    raise
+            else:
+                host, port = addresses.parse_tcp(address)[:2]
+                sock = socket.create_connection((host, port), CONNECT_LIMIT_S)
         except OSError as error:
-            sock.close()
             raise ConnectionError(f"no process listens at {address}: {error}") from None
         return self._add(sock, address, CHALLENGE)
 
     def _add(self, sock: socket.socket, address: str, phase: int) -> Channel:
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
+        if sock.family == socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
+        else:
+            addresses.tune(sock)
         channel = Channel(self, sock, address)
         channel._phase = phase
         with self.lock:
