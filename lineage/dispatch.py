@@ -57,6 +57,7 @@ class LeaseSlot:
         "lease_id",
         "pid",
         "progress_s",
+        "raylet",
         "reclaimed",
         "stealing",
     )
@@ -67,6 +68,8 @@ class LeaseSlot:
         self.channel = channel
         self.address = ""
         self.pid = 0
+        #: The channel of the raylet that granted it (opaque here).
+        self.raylet: Any = None
         #: Task id -> call, in the order pushed: the first is the one that runs.
         self.inflight: dict[bytes, Any] = {}
         self.granted_s = now_s

@@ -35,6 +35,9 @@ class Settings:
     dask: str = "background"
     #: Seconds in which repeated log lines of executors are folded into one.
     log_fold_s: float = 5.0
+    #: Seconds for which processes wait for a head that is gone, before what they ask
+    #: it fails. A matter of how long its restart takes.
+    head_grace_s: float = 60.0
     #: Seconds that the node process may take to come up. Slow disks need more.
     start_timeout_s: float = 60.0
 

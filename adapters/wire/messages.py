@@ -304,8 +304,10 @@ class LeaseRejected(Struct, array_like=True, tag=34):
     reason: str
     #: "cancelled", "infeasible", "removed", "setup", "spillback"
     kind: str
-    #: For "spillback": address of the raylet to ask instead.
+    #: For "spillback": address of the raylet to ask instead, and how often the request
+    #: was passed on before.
     spill_to: str = ""
+    hops: int = 0
 
 
 class CancelLease(Struct, array_like=True, tag=35):

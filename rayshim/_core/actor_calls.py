@@ -223,11 +223,27 @@ class ActorCaller:
         self._creations: dict[bytes, Creation] = {}
         #: Object id of the counted handle -> actor, for actors created here.
         self._handles: dict[bytes, bytes] = {}
+        #: Actors that were told to end and are not known to be dead.
+        self._out_of_scope: set[bytes] = set()
         self._armed_flush = False
 
     def handlers(self) -> dict[type, MessageHandler]:
         """The messages that this part handles."""
         return {m.ActorUpdate: self._on_update}
+
+    def control_restored(self) -> None:
+        """The control service is back: say again what it may not know (locked)."""
+        control = self._peer.control
+        for actor_id, creation in self._creations.items():
+            client = self.clients[actor_id]
+            if client.update is None or client.update.state == "PENDING":
+                control.send(creation.register)
+                if creation.sent:
+                    control.send(creation.start)
+        for actor_id in self.clients:
+            control.send(m.SubscribeActor(actor_id))
+        for actor_id in self._out_of_scope:
+            control.send(m.ActorOutOfScope(actor_id))
 
     def client(self, actor_id: bytes, class_name: str) -> ActorClient:
         """The client of an actor, subscribed to its state (under the lock)."""
@@ -235,7 +251,7 @@ class ActorCaller:
         if client is None:
             client = ActorClient(self._peer, actor_id, class_name)
             self.clients[actor_id] = client
-            self._peer.raylet.send(m.SubscribeActor(actor_id))
+            self._peer.control.send(m.SubscribeActor(actor_id))
         return client
 
     def bind(self, channel: Channel, client: ActorClient) -> None:
@@ -268,10 +284,10 @@ class ActorCaller:
         if register.name:
             register.request_id = peer.next_request_id()
         with peer.lock:
-            peer.raylet.send(register)
+            peer.control.send(register)
         if register.name:
             peer.response(register.request_id, "register_actor")
-        creation = Creation(start, encoded)
+        creation = Creation(register, start, encoded)
         handle: ObjectRef | None = None
         with peer.lock:
             client = self.client(register.actor_id, register.class_name)
@@ -286,7 +302,7 @@ class ActorCaller:
             if reject:
                 error = exceptions.ActorUnschedulableError(reject)
                 payload = failures.error_payload(error)
-                peer.raylet.send(m.FailActor(register.actor_id, payload))
+                peer.control.send(m.FailActor(register.actor_id, payload))
             else:
                 self._await_arguments(client, creation)
         peer.reactor.run_deferred()
@@ -316,12 +332,13 @@ class ActorCaller:
             value = peer.objects.entries[ref._bytes].value
             if value.kind == m.ERROR:
                 payload = failures.for_consumer(peer, value, start.spec.name)
-                peer.raylet.send(m.FailActor(start.actor_id, payload))
+                peer.control.send(m.FailActor(start.actor_id, payload))
                 return
         # The creation's references live as long as the actor may restart; whichever
         # process runs it registers as a borrower by itself.
         fill(peer, start.spec, encoded, "")
-        peer.raylet.send(start)
+        peer.control.send(start)
+        creation.sent = True
 
     # -- notices -----------------------------------------------------------------
 
@@ -331,6 +348,7 @@ class ActorCaller:
             client.on_update(update)
         if update.state == "DEAD":
             self._creations.pop(update.actor_id, None)
+            self._out_of_scope.discard(update.actor_id)
         self._peer.objects.settle()
 
     def peer_died(self, channel: Channel) -> None:
@@ -358,7 +376,8 @@ class ActorCaller:
                 )
                 return
         if not self._peer.ended:
-            self._peer.raylet.send(m.ActorOutOfScope(actor_id))
+            self._peer.control.send(m.ActorOutOfScope(actor_id))
+            self._out_of_scope.add(actor_id)
 
     # -- flushing ------------------------------------------------------------------
 
@@ -382,10 +401,15 @@ class ActorCaller:
 class Creation:
     """The constructor call of an actor created here."""
 
-    __slots__ = ("encoded", "missing", "start")
+    __slots__ = ("encoded", "missing", "register", "sent", "start")
 
-    def __init__(self, start: m.StartActor, encoded: Encoded) -> None:
+    def __init__(
+        self, register: m.RegisterActor, start: m.StartActor, encoded: Encoded
+    ) -> None:
+        self.register = register
         self.start = start
+        #: The constructor's arguments were known, and the control service told.
+        self.sent = False
         #: Holds the argument references until the actor is dead.
         self.encoded = encoded
         self.missing = 0

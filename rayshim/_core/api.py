@@ -343,7 +343,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
         client = peer.actors.clients.get(actor._id)
         if client is not None:
             client.killed = True
-        peer.raylet.send(m.KillActor(actor._id, no_restart))
+        peer.control.send(m.KillActor(actor._id, no_restart))
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:

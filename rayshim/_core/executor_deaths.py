@@ -14,12 +14,16 @@ from rayshim._core import failures
 from rayshim._core.calls import CallRecord
 from rayshim._core.cancellation import cancelled_payload
 from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import LeaseSlot, SchedulingClass
 from rayshim.lineage.tasks import Verdict
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
+
+#: A raylet closed its channel: the head's word on its node is waited for this long.
+TABLE_WAIT_S = 1.0
 
 
 class ExecutorDeaths:
@@ -47,10 +51,38 @@ class ExecutorDeaths:
         scheduling.slots.remove(slot)
         self._tasks._leases.pop(slot.lease_id, None)
         obituary = self._obituaries.pop(slot.lease_id, None)
+        dead = self._peer.nodes.dead_node_of(slot.address)
         if obituary is not None:
             self._bury(scheduling, slot, obituary)
+        elif dead is not None:
+            self._bury(scheduling, slot, _node_obituary(slot, dead))
         else:
             self._orphans[slot.lease_id] = (scheduling, slot)
+            if slot.raylet.closed:
+                self._expect_table(slot.raylet)
+
+    def node_died(self, info: n.NodeInfo) -> None:
+        """No raylet is left there to say why its executors died: the table does."""
+        for lease_id, (scheduling, slot) in list(self._orphans.items()):
+            if self._peer.nodes.dead_node_of(slot.address) is info:
+                del self._orphans[lease_id]
+                self._bury(scheduling, slot, _node_obituary(slot, info))
+
+    def raylet_closed(self, channel: Channel) -> None:
+        """The raylet of another node is gone; the table of nodes may say why."""
+        self._expect_table(channel)
+
+    def _expect_table(self, channel: Channel) -> None:
+        def late() -> None:
+            for lease_id, (scheduling, slot) in list(self._orphans.items()):
+                if slot.raylet is channel:
+                    del self._orphans[lease_id]
+                    where = self._peer.nodes.describe(slot.address)
+                    reason = f"the raylet of {where} closed its channel"
+                    lost = m.LeaseLost(lease_id, reason, -1, kind="node")
+                    self._bury(scheduling, slot, lost)
+
+        self._peer.reactor.call_later(TABLE_WAIT_S, late)
 
     def _on_lost(self, channel: Channel, lost: m.LeaseLost) -> None:
         orphan = self._orphans.pop(lost.lease_id, None)
@@ -86,6 +118,11 @@ class ExecutorDeaths:
         self._tasks._advance(scheduling, flush=True)
         self._tasks.review(scheduling)
         self._peer.objects.settle()
+
+
+def _node_obituary(slot: LeaseSlot, info: n.NodeInfo) -> m.LeaseLost:
+    reason = f"node {info.node_id[:8]} ({info.node_ip}) died: {info.death}"
+    return m.LeaseLost(slot.lease_id, reason, -1, kind="node")
 
 
 def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,14 +21,18 @@ from rayshim import exceptions
 from rayshim._core import refs
 from rayshim._core.actor_calls import ActorCaller
 from rayshim._core.cancellation import Canceller
+from rayshim._core.control_link import ControlLink
 from rayshim._core.executor_deaths import ExecutorDeaths
 from rayshim._core.loops import LoopMailboxes
+from rayshim._core.nodes import NodeDirectory
 from rayshim._core.objects import ObjectPlane
 from rayshim._core.reading import ObjectReader
 from rayshim._core.streams import Streams
 from rayshim._core.submit import TaskSubmitter
 from rayshim.adapters.shm.store import SegmentStore
+from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire.channel import Channel
 from rayshim.adapters.wire.reactor import Reactor
 from rayshim.settings import Settings
@@ -70,9 +75,23 @@ class Peer:
         session: str = "",
         session_dir: str = "",
         node_ip: str = "127.0.0.1",
+        control_address: str = "",
+        listen_ip: str = "",
     ) -> None:
         self.role = role
+        #: The unix socket of this process.
+        self.socket_path = address.removeprefix("unix:")
+        #: What processes of other nodes connect to, in a cluster.
+        self._listener: socket.socket | None = None
+        if listen_ip:
+            self._listener = addresses.listen_tcp(listen_ip)
+            name = os.path.basename(self.socket_path).removesuffix(".sock")
+            host, port = self._listener.getsockname()[:2]
+            reach = node_ip if host in ("0.0.0.0", "::") else host
+            address = addresses.make(reach, port, node_id, name)
         self.address = address
+        self.listen_ip = listen_ip
+        self.control_address = control_address
         self.worker_id = worker_id
         self.job_id = job_id
         self.node_id = node_id
@@ -92,6 +111,9 @@ class Peer:
         #: Labels of the node.
         self.labels: dict[str, str] = {}
         self.reactor = Reactor(token, self)
+        if listen_ip:
+            self.reactor.home = node_id[:8]
+            self.reactor.sockets_dir = os.path.dirname(self.socket_path)
         self.lock = self.reactor.lock
         self.store = SegmentStore(
             store_dir,
@@ -117,6 +139,7 @@ class Peer:
         self._idle_sweeps = 0
         self.loops = LoopMailboxes()
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
+        self.nodes = NodeDirectory(self)
         self.objects = ObjectPlane(self)
         self.reader = ObjectReader(self)
         self.tasks = TaskSubmitter(self)
@@ -125,6 +148,7 @@ class Peer:
         self.actors = ActorCaller(self)
         self.streams = Streams(self)
         parts = (
+            self.nodes,
             self.objects,
             self.tasks,
             self.canceller,
@@ -132,6 +156,7 @@ class Peer:
             self.actors,
             self.streams,
         )
+        self._parts = parts
         for part in parts:
             self._handlers.update(part.handlers())
         self._handlers.update(
@@ -143,19 +168,26 @@ class Peer:
             }
         )
         self.raylet: Channel
+        #: The control service; the raylet's channel in a session on one node.
+        self.control: Channel | ControlLink
 
     # -- life ------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen, and open the channel to the raylet.
+        """Listen, and open the channels to the raylet and the control service.
 
         Raises:
-            ConnectionError: the raylet does not answer.
+            ConnectionError: one of them does not answer.
         """
-        if self.address.startswith("unix:"):
-            self.reactor.listen(self.address[5:])
+        self.reactor.listen(self.socket_path)
+        if self._listener is not None:
+            self.reactor.accept_from(self._listener)
         self.raylet = self.connect(self.raylet_address)
         self.raylet.role = "raylet"
+        self.control = self.raylet
+        if self.control_address:
+            self.control = link = ControlLink(self, self.control_address)
+            link.open()
 
     def close(self) -> None:
         """Leave the session: channels, mappings and the background thread go."""
@@ -165,11 +197,10 @@ class Peer:
             self.ended = True
         self.reactor.close()
         self.store.close()
-        if self.address.startswith("unix:"):
-            try:
-                os.unlink(self.address[5:])
-            except FileNotFoundError:
-                pass  # the node process removed the whole session folder
+        try:
+            os.unlink(self.socket_path)
+        except FileNotFoundError:
+            pass  # the node process removed the whole session folder
 
     def forget_after_fork(self) -> None:
         """Drop what a forked child inherited, without a word to anybody."""
@@ -177,6 +208,8 @@ class Peer:
         refs.dropped.clear()
         for channel in self._channels.values():
             channel.sock.close()
+        if self._listener is not None:
+            self._listener.close()
 
     # -- channels ----------------------------------------------------------------
 
@@ -184,8 +217,12 @@ class Peer:
         """Let another part (the executor's) handle more messages."""
         self._handlers.update(handlers)
 
-    def connect(self, address: str) -> Channel:
+    def connect(self, address: str, role: str = "") -> Channel:
         """The channel to a process, opened if there is none (under the lock).
+
+        Args:
+            address: of the process.
+            role: what this process is there; by default what it is.
 
         Raises:
             ConnectionError: the process is gone.
@@ -194,12 +231,28 @@ class Peer:
             channel = self._channels.get(address)
             if channel is not None and not channel.closed:
                 return channel
+            dead = self.nodes.dead_node_of(address)
+            if dead is not None:
+                raise ConnectionError(f"node {dead.node_id[:8]} died: {dead.death}")
             channel = self.reactor.connect(address)
             self._channels[address] = channel
+            role = role or self.role
             channel.send(
-                m.Hello(self.role, self.worker_id, self.address, self.pid, self.job_id)
+                m.Hello(role, self.worker_id, self.address, self.pid, self.job_id)
             )
             return channel
+
+    def raylet_at(self, address: str) -> Channel:
+        """The channel to the raylet of any node (under the lock).
+
+        Raises:
+            ConnectionError: the node is gone.
+        """
+        if address == self.raylet_address:
+            return self.raylet
+        channel = self.connect(address, "remote")
+        channel.role = "raylet"
+        return channel
 
     def known_channel(self, address: str) -> Channel | None:
         """The open channel to a process, or None."""
@@ -224,6 +277,13 @@ class Peer:
         if channel is getattr(self, "raylet", None):
             self._raylet_died()
             return
+        control = getattr(self, "control", None)
+        if isinstance(control, ControlLink) and control.is_channel(channel):
+            control.lost()
+            return
+        if channel.role == "raylet":
+            self.tasks.raylet_closed(channel)
+            return
         self.deaths.peer_died(channel)
         self.actors.peer_died(channel)
         self.streams.peer_died(channel)
@@ -237,18 +297,33 @@ class Peer:
         # each side sends on the one that it has listed first.
         self._channels.setdefault(hello.address, channel)
 
+    def node_died(self, info: n.NodeInfo) -> None:
+        """A node is gone: so is every process on it (under the lock)."""
+        short = info.node_id[:8]
+        for address, channel in list(self._channels.items()):
+            if addresses.node_of(address) == short:
+                self.reactor.close_channel(channel)
+        for part in self._parts:
+            died = getattr(part, "node_died", None)
+            if died is not None:
+                died(info)
+
     def _raylet_died(self) -> None:
         if self.on_raylet_gone is not None:
             self.on_raylet_gone()
         error = exceptions.LocalRayletDiedError()
+        self.fail_requests()
+        self.tasks.raylet_died(error)
+        self.actors.raylet_died(error)
+
+    def fail_requests(self) -> None:
+        """The control service will not answer: end what waits for it."""
         for request_id, response in self._requests.items():
             if response is None:
                 self._requests[request_id] = m.Response(request_id, _GONE, _NOTHING)
         callbacks, self._callbacks = self._callbacks, {}
         for request_id, answered in callbacks.items():
             answered(m.Response(request_id, _GONE, _NOTHING))
-        self.tasks.raylet_died(error)
-        self.actors.raylet_died(error)
 
     # -- control service -----------------------------------------------------------
 
@@ -276,15 +351,15 @@ class Peer:
         request_id = self.next_request_id()
         with self.lock:
             data = msgspec.msgpack.encode(payload)
-            self.raylet.send(m.Request(request_id, method, data))
+            self.control.send(m.Request(request_id, method, data))
         return self.response(request_id, method, timeout_s=timeout_s)
 
     def notify(self, method: str, payload: Any) -> None:
         """Call the control service without waiting for its answer."""
         with self.lock:
             data = msgspec.msgpack.encode(payload)
-            self.raylet.queue(m.Request(next(self._request_ids), method, data))
-            self.raylet.flush_soon()
+            self.control.queue(m.Request(next(self._request_ids), method, data))
+            self.control.flush_soon()
 
     def request_later(
         self, method: str, payload: Any, answered: Callable[[m.Response], None]
@@ -294,7 +369,7 @@ class Peer:
             request_id = next(self._request_ids)
             self._callbacks[request_id] = answered
             data = msgspec.msgpack.encode(payload)
-            self.raylet.send(m.Request(request_id, method, data))
+            self.control.send(m.Request(request_id, method, data))
 
     def response(
         self, request_id: int, method: str, *, timeout_s: float | None = 60.0
@@ -321,6 +396,8 @@ class Peer:
         return msgspec.msgpack.decode(answer.payload)
 
     def _on_response(self, channel: Channel, response: m.Response) -> None:
+        if isinstance(self.control, ControlLink):
+            self.control.answered(response.request_id)
         callback = self._callbacks.pop(response.request_id, None)
         if callback is not None:
             callback(response)

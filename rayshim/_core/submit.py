@@ -11,6 +11,7 @@ from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import Encoded, fill
 from rayshim._core.calls import CallRecord, FunctionRecord
+from rayshim._core.lease_requests import LeaseRequests
 from rayshim._core.refs import ObjectRef, dropped
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
@@ -42,8 +43,7 @@ class TaskSubmitter:
         self.records: dict[bytes, CallRecord] = {}
         #: Class key -> class, for classes with calls or leases.
         self.classes: dict[Any, SchedulingClass] = {}
-        #: Lease id -> class, for requests under way.
-        self._requests: dict[bytes, SchedulingClass] = {}
+        self._requests = LeaseRequests(peer)
         #: Executor address -> (class, lease) in use.
         self._slots: dict[str, tuple[SchedulingClass, LeaseSlot]] = {}
         #: Lease id -> executor address.
@@ -175,7 +175,7 @@ class TaskSubmitter:
                 self._arm_flush()
         if queue:
             for _ in range(scheduling.leases_wanted(time.monotonic())):
-                self._request_lease(scheduling)
+                self._requests.ask(scheduling)
 
     def _push(self, slot: LeaseSlot, records: list[CallRecord]) -> None:
         channel: Channel = slot.channel
@@ -219,32 +219,18 @@ class TaskSubmitter:
 
     # -- leases ------------------------------------------------------------------------
 
-    def _request_lease(self, scheduling: SchedulingClass) -> None:
-        lease_id = os.urandom(16)
-        template: m.RequestLease = scheduling.template
-        scheduling.requested[lease_id] = time.monotonic()
-        self._requests[lease_id] = scheduling
-        self._peer.raylet.send(
-            m.RequestLease(
-                lease_id,
-                template.job_id,
-                template.label,
-                template.resources,
-                template.env_vars,
-                len(scheduling.queue),
-                template.placement_group,
-                template.bundle_index,
-                template.capture_group,
-            )
-        )
+    def raylet_closed(self, channel: Channel) -> None:
+        """The raylet of another node is gone: what was asked there is asked anew."""
+        for scheduling in self._requests.raylet_closed(channel):
+            self._advance(scheduling, flush=True)
+        self._peer.deaths.raylet_closed(channel)
 
     def _on_granted(self, channel: Channel, grant: m.LeaseGranted) -> None:
-        scheduling = self._requests.pop(grant.lease_id, None)
-        raylet = self._peer.raylet
+        scheduling = self._requests.take(grant.lease_id)
+        raylet = channel
         if scheduling is None:
             raylet.send(m.ReturnLease(grant.lease_id))
             return
-        scheduling.requested.pop(grant.lease_id, None)
         if not scheduling.queue and scheduling.slots:
             raylet.send(m.ReturnLease(grant.lease_id))
             return
@@ -258,6 +244,7 @@ class TaskSubmitter:
         slot = LeaseSlot(grant.lease_id, executor, time.monotonic())
         slot.address = grant.address
         slot.pid = grant.pid
+        slot.raylet = raylet
         scheduling.slots.append(slot)
         self._slots[grant.address] = (scheduling, slot)
         self._leases[grant.lease_id] = grant.address
@@ -280,11 +267,13 @@ class TaskSubmitter:
         self.review(scheduling)
 
     def _on_rejected(self, channel: Channel, rejection: m.LeaseRejected) -> None:
-        scheduling = self._requests.pop(rejection.lease_id, None)
-        if scheduling is None:
+        if rejection.kind == "spillback":
+            scheduling = self._requests.spill(rejection)
+            if scheduling is not None:
+                self._advance(scheduling, flush=True)
             return
-        scheduling.requested.pop(rejection.lease_id, None)
-        if rejection.kind == "cancelled":
+        scheduling = self._requests.take(rejection.lease_id)
+        if scheduling is None or rejection.kind == "cancelled":
             return
         error: Exception
         if rejection.kind == "removed":
@@ -300,19 +289,15 @@ class TaskSubmitter:
     def review(self, scheduling: SchedulingClass) -> None:
         """Give back leases that are not worth keeping; look for work to steal."""
         now = time.monotonic()
-        raylet = self._peer.raylet
         for slot in scheduling.returnable(now):
             scheduling.slots.remove(slot)
             self._slots.pop(slot.address, None)
             self._leases.pop(slot.lease_id, None)
             dispose = slot.draining and not slot.reclaimed
-            raylet.send(m.ReturnLease(slot.lease_id, dispose))
+            slot.raylet.send(m.ReturnLease(slot.lease_id, dispose))
         if not scheduling.queue:
             if scheduling.requested:
-                for lease_id in scheduling.requested:
-                    self._requests.pop(lease_id, None)
-                    raylet.send(m.CancelLease(lease_id))
-                scheduling.requested.clear()
+                self._requests.cancel(scheduling)
             if len(scheduling.slots) > 1:
                 self._steal(scheduling, now)
         if scheduling.slots:
