@@ -15,6 +15,7 @@ from rayshim.adapters.raylet.config import NodeConfig
 from rayshim.adapters.raylet.control import ControlService
 from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
+from rayshim.adapters.raylet.store_service import StoreService
 from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire.codec import Message
@@ -90,6 +91,7 @@ class NodeServer:
         self._pending: deque[Any] = deque()
         self._is_feeding = False
         self._logs = LogRelay(config.logs_dir, self._lines, self._is_congested)
+        self.store = StoreService(self)
         self.actors = ActorService(self)
         self.control = ControlService(self)
 
