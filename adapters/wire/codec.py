@@ -69,6 +69,7 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     n.NodeTable,
     n.WaitReport,
     n.Deadlock,
+    n.AskWaits,
     n.JoinNode,
     n.NodeLoad,
     n.PlaceLease,

@@ -130,27 +130,85 @@ class NodeTable(Struct, array_like=True, tag=92):
     nodes: list[NodeInfo]
 
 
-class WaitReport(Struct, array_like=True, tag=93):
-    """What the sender's calls wait for, for as long as nothing newer comes.
+class Standing(Struct, array_like=True, gc=False):
+    """One wait that has lasted a while."""
 
-    Sent to the control service when a wait has lasted a while, and empty when it is
-    over. ``edges`` are pairs: what waits (task id; actor id; or empty for a driver)
-    and what for (object id, 28 bytes).
+    #: Counts the waits of its process: the same number is the same wait.
+    number: int
+    #: Id of the call whose own thread waits; empty for any other thread.
+    call: bytes
+    #: Concurrency group whose slot the call has.
+    group: str
+    #: What is waited for and is not known yet, all of it.
+    objects: list[bytes]
+    #: Addresses of their owners.
+    owners: list[str]
+    #: False if the wait may end otherwise: a timeout, any of several.
+    certain: bool
+    #: What waits, for people.
+    label: str
+    #: True if no other call of the process can go on meanwhile.
+    stops_all: bool = False
+
+
+class Making(Struct, array_like=True, gc=False):
+    """What the owner of an object knows of the call that makes it."""
+
+    object_id: bytes
+    task_id: bytes
+    #: "executor" (runs at ``address``), "actor" (with ``address``: sent to it),
+    #: "lease" (queued), "arguments" (waits for ``objects``), "other".
+    kind: str
+    #: What makes it, for people.
+    label: str
+    address: str = ""
+    actor_id: bytes = b""
+    #: Requests that are under way, any of which would do.
+    lease_ids: list[bytes] = []
+    #: Missing arguments of the call, or of one that must start before it.
+    objects: list[bytes] = []
+    owners: list[str] = []
+    #: Leases (address, call that runs there) that would run it when they are free.
+    slots: list[tuple[str, bytes]] = []
+
+
+class WaitReport(Struct, array_like=True, tag=93):
+    """How the sender waits, to the control service.
+
+    Unasked (round 0) when a wait has lasted a while and when it is over; else the
+    answer to AskWaits.
     """
 
-    number: int
-    waiters: list[bytes]
-    objects: list[bytes]
-    #: Names of the waiters, for people.
-    labels: list[str]
+    round: int
+    #: What the process is, for people.
+    title: str
+    waits: list[Standing]
+    #: The objects that were asked for, and those that ``waits`` name, if owned here.
+    makings: list[Making] = []
+    #: Concurrency group -> calls that may run at once.
+    slots: dict[str, int] = {}
+    #: Calls asked for that came and have not ended -> their group.
+    accepted: dict[bytes, str] = {}
+    #: Call of the constructor that runs.
+    constructing: bytes = b""
+    #: Of a driver: its program is inside a wait of some kind.
+    is_waiting: bool = True
 
 
 class Deadlock(Struct, array_like=True, tag=94):
-    """The control service found a cycle: these waits of the receiver never end."""
+    """These waits of the receiver never end."""
 
-    objects: list[bytes]
+    numbers: list[int]
     #: The cycle, one line for each wait.
     cycle: list[str]
+
+
+class AskWaits(Struct, array_like=True, tag=95):
+    """The control service wants a WaitReport with this round."""
+
+    round: int
+    objects: list[bytes]
+    tasks: list[bytes]
 
 
 # --- node <-> control service ------------------------------------------------------
