@@ -423,6 +423,8 @@ def main(config: dict[str, Any]) -> None:
         session=config["session"],
         session_dir=config["session_dir"],
         node_ip=config.get("node_ip", "127.0.0.1"),
+        control_address=config.get("control_address", ""),
+        listen_ip=config.get("listen_ip", ""),
     )
     for path in reversed(config.get("sys_path", [])):
         if path not in sys.path:

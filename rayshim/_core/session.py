@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import json
+import importlib
 import logging
 import os
-import select
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -22,22 +17,18 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
-from rayshim._core import current
+from rayshim._core import current, session_folders
 from rayshim._core.init_options import InitOptions
+from rayshim._core.node_launch import NodeProcess
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
 
 logger = logging.getLogger("rayshim")
 
-#: What a Unix socket address holds (sun_path, less its end mark).
-_MAX_SOCKET_PATH_BYTES = 107
-#: ``/s<pid>-<8 hex>/sockets/w-<16 hex>.sock`` comes after the root.
-_MAX_ROOT_BYTES = (
-    _MAX_SOCKET_PATH_BYTES - len("/s1234567-12345678/sockets/w-.sock") - 16
-)
-#: A folder whose driver is not seen is left alone for this long.
-STALE_AFTER_S = 10.0
+#: Modules that the fork server loads before it forks executors, and their entry.
+PRELOAD = ["cloudpickle", "numpy", "rayshim._core.executor"]
+EXECUTOR_ENTRY = "rayshim._core.executor:main"
 
 _FIRST_JOB = (1).to_bytes(4, "little")
 
@@ -51,14 +42,13 @@ class Session:
         self.node_id = os.urandom(28).hex()
         self.namespace = options.namespace or str(uuid.uuid4())
         self.job_id = _FIRST_JOB
-        self.folder = _session_root(options.temp_dir) / self.name
-        self.store_dir = _store_root(self.folder) / (
+        self.folder = session_folders.session_root(options.temp_dir) / self.name
+        self.store_dir = session_folders.store_root(self.folder) / (
             f"rayshim-{self.name}-{self.node_id[:8]}"
         )
         self.peer: Peer | None = None
         self.started_s = time.time()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._process: NodeProcess | None = None
         self._previous_sigint: Any = None
         self._log_printer: Any = None
 
@@ -70,62 +60,71 @@ class Session:
         Raises:
             RaySystemError: the node process did not come up; the text says why.
         """
-        _occupy_standard_streams()
-        _remove_stale(self.folder.parent)
-        for folder in (self.folder, self.folder / "sockets", self.folder / "logs"):
-            folder.mkdir(mode=0o700)
-        self.store_dir.mkdir(mode=0o700)
+        session_folders.occupy_standard_streams()
+        session_folders.remove_stale(self.folder.parent)
         token = os.urandom(32)
-        token_path = self.folder / "token"
-        with os.fdopen(
-            os.open(token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-        ) as file:
-            file.write(token.hex())
+        token_path = session_folders.make(self.folder, self.store_dir, token)
         try:
-            ready = self._start_process(token_path)
-            # These imports overlap the start of the node process.
-            from rayshim._core.peer import Peer
-
-            answer = self._read_ready(ready)
-            worker_id = self.job_id + b"\xff" * 24
-            self.peer = peer = Peer(
-                role="driver",
-                address=f"unix:{self.folder}/sockets/driver.sock",
-                worker_id=worker_id,
-                job_id=self.job_id,
-                node_id=self.node_id,
+            self._process = NodeProcess(
+                self._node_config(token_path), self.options.env_vars
+            )
+            # Its imports overlap the start of the node process.
+            importlib.import_module("rayshim._core.peer")
+            answer = self._process.wait_ready(self.options.settings.start_timeout_s)
+            self._open_peer(
+                socket_path=self.folder / "sockets" / "driver.sock",
                 raylet_address=answer["address"],
                 token=token,
-                store_dir=str(self.store_dir),
-                namespace=self.namespace,
-                settings=self.options.settings,
-                session=self.name,
-                session_dir=str(self.folder),
                 node_ip=answer.get("node_ip", "127.0.0.1"),
+                labels=self.options.labels,
             )
-            peer.job_env = dict(self.options.env_vars)
-            peer.runtime_env = dict(self.options.runtime_env)
-            peer.labels = {"ray.io/node-id": self.node_id, **self.options.labels}
-            self._start_logs(peer)
-            peer.start()
-            peer.reactor.start("rayshim-io")
         except BaseException:
             self._end_process(0.0)
             self._remove_folders()
             raise
+
+    def _open_peer(
+        self,
+        *,
+        socket_path: Path,
+        raylet_address: str,
+        token: bytes,
+        node_ip: str,
+        labels: dict[str, str],
+        control_address: str = "",
+        listen_ip: str = "",
+    ) -> None:
+        from rayshim._core.peer import Peer
+
+        self.peer = peer = Peer(
+            role="driver",
+            address=f"unix:{socket_path}",
+            worker_id=self.job_id + b"\xff" * 24,
+            job_id=self.job_id,
+            node_id=self.node_id,
+            raylet_address=raylet_address,
+            token=token,
+            store_dir=str(self.store_dir),
+            namespace=self.namespace,
+            settings=self.options.settings,
+            session=self.name,
+            session_dir=str(self.folder),
+            node_ip=node_ip,
+            control_address=control_address,
+            listen_ip=listen_ip,
+        )
+        peer.job_env = dict(self.options.env_vars)
+        peer.runtime_env = dict(self.options.runtime_env)
+        peer.labels = {"ray.io/node-id": self.node_id, **labels}
+        self._start_logs(peer)
+        peer.start()
+        peer.reactor.start("rayshim-io")
         self._install_sigint(peer)
         current.set_peer(peer)
 
-    def _start_process(self, token_path: Path) -> int:
-        lifeline_read, self._lifeline = os.pipe()
-        ready_read, ready_write = os.pipe()
-        package_root = str(Path(__file__).resolve().parents[2])
-        code = (
-            f"import sys; sys.path.append({package_root!r}); "
-            "from rayshim.adapters.raylet.main import main; main()"
-        )
+    def _node_config(self, token_path: Path) -> dict[str, Any]:
         options = self.options
-        config = {
+        return {
             "session": self.name,
             "session_dir": str(self.folder),
             "store_dir": str(self.store_dir),
@@ -134,74 +133,19 @@ class Session:
             "resources": options.resources,
             "labels": options.labels,
             "prestart": self._prestart(),
-            "preload": ["cloudpickle", "numpy", "rayshim._core.executor"],
-            "executor_entry": "rayshim._core.executor:main",
-            "lifeline_fd": lifeline_read,
-            "ready_fd": ready_write,
-            "sys_path": _executor_path(),
+            "preload": PRELOAD,
+            "executor_entry": EXECUTOR_ENTRY,
+            "sys_path": session_folders.executor_path(),
             "namespace": self.namespace,
             "job_id": self.job_id.hex(),
             "settings": asdict(options.settings),
         }
-        log = open(self.folder / "logs" / "node.log", "ab", opener=_private)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lifeline_read, ready_write),
-                start_new_session=True,
-                env={**os.environ, **options.env_vars},
-            )
-        finally:
-            log.close()
-            os.close(lifeline_read)
-            os.close(ready_write)
-        assert self._process.stdin is not None
-        with self._process.stdin as stdin:
-            stdin.write(json.dumps(config).encode())
-        return ready_read
 
     def _prestart(self) -> int:
         wanted = self.options.settings.prestart_executors
         if wanted >= 0:
             return wanted
         return min(64, int(self.options.resources.get("CPU", 1)))
-
-    def _read_ready(self, ready: int) -> dict[str, Any]:
-        limit_s = self.options.settings.start_timeout_s
-        deadline = time.monotonic() + limit_s
-        data = b""
-        try:
-            while not data.endswith(b"\n"):
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([ready], [], [], left)[0]:
-                    raise exceptions.RaySystemError(
-                        TimeoutError(
-                            f"the node process did not come up within {limit_s:g} s "
-                            "(setting start_timeout_s); it says:\n" + self._node_log()
-                        )
-                    )
-                chunk = os.read(ready, 65536)
-                if not chunk:
-                    break
-                data += chunk
-        finally:
-            os.close(ready)
-        answer = json.loads(data) if data else {}
-        if "address" not in answer:
-            reason = answer.get("error", "it ended without a word")
-            raise exceptions.RaySystemError(
-                RuntimeError(f"the node process failed: {reason}\n{self._node_log()}")
-            )
-        return dict(answer)
-
-    def _node_log(self) -> str:
-        try:
-            return (self.folder / "logs" / "node.log").read_text()[-4000:]
-        except OSError:
-            return "(no log)"
 
     def _start_logs(self, peer: Peer) -> None:
         if self.options.log_to_driver:
@@ -249,17 +193,9 @@ class Session:
             self._previous_sigint = None
 
     def _end_process(self, patience_s: float) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            process.end(patience_s)
 
     def _remove_folders(self) -> None:
         shutil.rmtree(self.store_dir, ignore_errors=True)
@@ -268,86 +204,9 @@ class Session:
     def forget_after_fork(self) -> None:
         """A forked child has nothing to end."""
         self.peer = None
-        self._process = None
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
-
-def _occupy_standard_streams() -> None:
-    """Open the null device where standard input, output or error is closed.
-
-    Else a pipe or socket of the session would get the number, and a C library that
-    prints, or the start of a process, would destroy it.
-    """
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _session_root(temp_dir: str | None) -> Path:
-    name = f"rayshim-{os.getuid()}"
-    root = Path(temp_dir or tempfile.gettempdir()).absolute() / name
-    if len(os.fsencode(root)) > _MAX_ROOT_BYTES:
-        if temp_dir:
-            raise ValueError(
-                f"_temp_dir {temp_dir!r} is too long: the path of a socket holds "
-                f"{_MAX_SOCKET_PATH_BYTES} bytes, which leaves "
-                f"{_MAX_ROOT_BYTES - len(name) - 1} for it"
-            )
-        root = Path("/tmp") / name
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
-        raise PermissionError(
-            f"{root} belongs to another user; remove it or pass _temp_dir"
-        )
-    return root
-
-
-def _remove_stale(root: Path) -> None:
-    """Remove what sessions left whose driver and node process were both killed."""
-    for folder in root.glob("s*-*"):
-        pid = folder.name[1:].partition("-")[0]
-        if not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
-            continue
-        # The folder may be shared with a container whose processes are not seen here.
-        if _is_served(folder) or time.time() - folder.stat().st_mtime < STALE_AFTER_S:
-            continue
-        for store in _store_root(folder).glob(f"rayshim-{folder.name}-*"):
-            shutil.rmtree(store, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_served(folder: Path) -> bool:
-    for path in folder.glob("sockets/node-*.sock"):
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(path))
-            except OSError:
-                continue
-            return True
-    return False
-
-
-def _store_root(folder: Path) -> Path:
-    shm = Path("/dev/shm")
-    return shm if shm.is_dir() and os.access(shm, os.W_OK) else folder
-
-
-def _executor_path() -> list[str]:
-    """Where executors look for modules: as the driver does."""
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:
-        here = "/"  # somebody removed the current folder
-    path = [os.path.normpath(os.path.join(here, entry)) for entry in sys.path]
-    if here not in path:
-        path.append(here)
-    return [entry for entry in path if os.path.exists(entry)]
+        if self._process is not None:
+            self._process.forget()
+            self._process = None
 
 
 #: The open session of this process; changed under the lock.
