@@ -8,7 +8,7 @@ from typing import Any
 
 #: Events that a machine remembers.
 STORY_EVENTS = 2048
-_SUBJECTS = ("lease_id", "worker_id", "actor_id", "group")
+_SUBJECTS = ("lease_id", "worker_id", "actor_id", "group", "node_id", "object_id")
 
 
 class InvalidTransition(Exception):
@@ -32,7 +32,7 @@ class Story:
         """Remembers one event."""
         self._events.append((now, event))
 
-    def of(self, subject: bytes) -> list[str]:
+    def of(self, subject: bytes | str) -> list[str]:
         """The remembered events that name ``subject``, one line each."""
         return [
             f"{now:.6f} {event}"
