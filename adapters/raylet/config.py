@@ -18,16 +18,17 @@ class NodeConfig:
     def __init__(self, values: dict[str, Any]) -> None:
         self.session: str = values["session"]
         self.session_dir: str = values["session_dir"]
-        self.store_dir: str = values["store_dir"]
+        #: Empty in a head process.
+        self.store_dir: str = values.get("store_dir") or ""
         #: Hex.
         self.node_id: str = values["node_id"]
         self.token_path: str = values["token_path"]
         #: Resource name -> amount, with CPU, GPU, memory and the store.
-        self.resources: dict[str, float] = values["resources"]
+        self.resources: dict[str, float] = values.get("resources") or {}
         self.labels: dict[str, str] = values.get("labels") or {}
         self.prestart: int = values.get("prestart", 0)
         self.preload: list[str] = values.get("preload") or []
-        self.executor_entry: str = values["executor_entry"]
+        self.executor_entry: str = values.get("executor_entry") or ""
         self.lifeline_fd: int = values.get("lifeline_fd", -1)
         self.ready_fd: int = values.get("ready_fd", -1)
         self.sys_path: list[str] = values.get("sys_path") or []
@@ -35,13 +36,25 @@ class NodeConfig:
         #: Hex id of the job whose driver started this process.
         self.job_id: str = values.get("job_id") or ""
         self.settings: dict[str, Any] = values.get("settings") or {}
-        self.node_ip: str = values.get("node_ip") or _own_address()
+        #: False in a head process, which runs nothing.
+        self.with_raylet: bool = values.get("with_raylet", True)
+        #: Address of the cluster's head; empty in the process that is the head.
+        self.head_address: str = values.get("head_address") or ""
+        #: IP address to listen at; empty: no TCP.
+        self.listen_ip: str = values.get("listen_ip") or ""
+        #: TCP port; 0: any that is free, until :meth:`bind`.
+        self.port: int = values.get("port") or 0
+        self.is_head_node: bool = values.get("is_head_node", not self.head_address)
+        self.node_ip: str = values.get("node_ip") or _reachable(self.listen_ip)
+        self.sockets_dir = os.path.join(self.session_dir, "sockets")
         self.socket_path = os.path.join(
-            self.session_dir, "sockets", f"node-{self.node_id[:8]}.sock"
+            self.sockets_dir, f"node-{self.node_id[:8]}.sock"
         )
         self.logs_dir = os.path.join(self.session_dir, "logs")
-        self.resources.setdefault(f"node:{self.node_ip}", 1.0)
-        self.resources.setdefault("node:__internal_head__", 1.0)
+        if self.with_raylet:
+            self.resources.setdefault(f"node:{self.node_ip}", 1.0)
+            if self.is_head_node:
+                self.resources.setdefault("node:__internal_head__", 1.0)
 
     @classmethod
     def from_json(cls, text: str) -> NodeConfig:
@@ -55,8 +68,29 @@ class NodeConfig:
 
     @property
     def address(self) -> str:
-        """The raylet's address."""
-        return f"unix:{self.socket_path}"
+        """Of this process; with TCP it is known once :meth:`bind` was called."""
+        if not self.listen_ip:
+            return f"unix:{self.socket_path}"
+        from rayshim.adapters.wire import address
+
+        if not self.with_raylet:
+            return address.make(self.node_ip, self.port, "head", "head")
+        name = os.path.basename(self.socket_path).removesuffix(".sock")
+        return address.make(self.node_ip, self.port, self.node_id, name)
+
+    def bind(self) -> socket.socket | None:
+        """The bound TCP socket, if there is to be one; settles the port.
+
+        Raises:
+            OSError: the address is not one of this host, or the port is taken.
+        """
+        if not self.listen_ip:
+            return None
+        from rayshim.adapters.wire import address
+
+        sock = address.listen_tcp(self.listen_ip, self.port)
+        self.port = sock.getsockname()[1]
+        return sock
 
     def token(self) -> bytes:
         """The cluster's token, as both sides of the handshake use it."""
@@ -76,6 +110,8 @@ class NodeConfig:
                 "logs_dir": self.logs_dir,
                 "node_id": self.node_id,
                 "raylet_address": self.address,
+                "control_address": self.head_address,
+                "listen_ip": self.listen_ip,
                 "token_path": self.token_path,
                 "sys_path": self.sys_path,
                 "namespace": self.namespace,
@@ -85,6 +121,12 @@ class NodeConfig:
                 "job_id": self.job_id,
             },
         }
+
+
+def _reachable(listen_ip: str) -> str:
+    """What others reach a process by that listens there."""
+    is_one = listen_ip not in ("", "0.0.0.0", "::")
+    return listen_ip if is_one else _own_address()
 
 
 def _own_address() -> str:

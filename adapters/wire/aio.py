@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import auth
 from rayshim.adapters.wire.codec import DECODER, ENCODER, Message
 
@@ -104,6 +105,9 @@ class Connection(asyncio.Protocol):
         """Starts the handshake."""
         # The streams of a socket are Transports; asyncio's signature is wider.
         self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            addresses.tune(sock)
         self._limit = self._loop.call_later(HANDSHAKE_LIMIT_S, self._handshake_late)
         if self._is_server:
             self._proof = auth.challenge()
@@ -198,30 +202,21 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def unix_path(address: str) -> str:
-    """The path in an address ``unix:PATH``.
-
-    Raises:
-        ValueError: it is an address of another kind.
-    """
-    kind, _, path = address.partition(":")
-    if kind != "unix" or not path:
-        raise ValueError(f"not the address of a unix socket: {address!r}")
-    return path
-
-
 async def serve(
     sock: socket.socket,
     token: bytes,
     on_message: MessageHandler,
     on_close: CloseHandler,
 ) -> asyncio.Server:
-    """Accepts channels on a bound stream socket."""
-    return await asyncio.get_running_loop().create_unix_server(
-        lambda: Connection(token, on_message, on_close, is_server=True),
-        sock=sock,
-        backlog=1024,
-    )
+    """Accepts channels on a bound stream socket, unix or TCP."""
+    loop = asyncio.get_running_loop()
+
+    def factory() -> Connection:
+        return Connection(token, on_message, on_close, is_server=True)
+
+    if sock.family == socket.AF_UNIX:
+        return await loop.create_unix_server(factory, sock=sock, backlog=1024)
+    return await loop.create_server(factory, sock=sock, backlog=1024)
 
 
 async def connect(
@@ -231,8 +226,20 @@ async def connect(
     on_close: CloseHandler,
     *,
     timeout_s: float = 10.0,
+    home: str = "",
+    sockets_dir: str = "",
 ) -> Connection:
     """Opens a channel and proves the token.
+
+    Args:
+        address: of the process.
+        token: the cluster's.
+        on_message: see :class:`Connection`.
+        on_close: see :class:`Connection`.
+        timeout_s: for the connection, and again for the handshake.
+        home: first 8 hex digits of this process's node, whose other processes are
+            reached by the unix sockets in ``sockets_dir``.
+        sockets_dir: see ``home``.
 
     Raises:
         HandshakeError: one of the sides does not know the token.
@@ -240,10 +247,19 @@ async def connect(
         OSError: nobody listens.
     """
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_unix_connection(
-        lambda: Connection(token, on_message, on_close, is_server=False),
-        unix_path(address),
-    )
+
+    def factory() -> Connection:
+        return Connection(token, on_message, on_close, is_server=False)
+
+    path = addresses.socket_path(address, home, sockets_dir)
+    async with asyncio.timeout(timeout_s):
+        if path:
+            _, connection = await loop.create_unix_connection(factory, path)
+        else:
+            place = addresses.parse_tcp(address)
+            _, connection = await loop.create_connection(
+                factory, place.host, place.port
+            )
     async with asyncio.timeout(timeout_s):
         await connection.authenticated
     return connection
