@@ -10,6 +10,9 @@ for every object that the process owns or borrows, and obeys three rules:
 3. Each hand-over has a number. A release names the last lend that it covers, so a
    release that was on its way while the object was lent again frees nothing.
 
+4. A value that nothing uses goes even while the object is an argument of a call
+   that may have to run again (``lineage > 0``): only the way to make it again stays.
+
 Rule 3 is what a plain set of borrowers gets wrong: lend to A, lend to A again, A
 drops the first and says so, the second arrives at A, the owner hears the release and
 frees an object that A uses. The scheme follows the distributed reference counts of
@@ -21,15 +24,22 @@ lend of the owner is paid back when the object is dropped; that of any other
 lender once the owner has acknowledged the borrower (:meth:`acknowledge`), since until
 then the lender's own hold is what keeps the object alive.
 
-What has to be done in the world is left in three outboxes, ``freed``, ``releases``
-and ``borrows``, for the shell to drain. A doubled message changes nothing: numbers
-only grow, and a lend that is already paid is not found.
+What has to be done in the world is left in outboxes (``freed``, ``faded``,
+``unread_copies``, ``releases`` and ``borrows``), for the shell to drain.
+
+A message that comes twice or late changes nothing. A release names a lend that is no
+longer open, or an older one than is. A registration has a number of its own that the
+acknowledgement repeats: one that comes twice cannot complete a later registration,
+and the lend that it names is given back if nothing here stands on it. A registration
+that comes twice is lent twice, and so acknowledged twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from rayshim.lineage.directory import Copies
 
 
 class ObjectEntry:
@@ -38,9 +48,12 @@ class ObjectEntry:
     __slots__ = (
         "call_site",
         "contains",
+        "copies",
         "held",
         "lends",
+        "lineage",
         "local",
+        "lost",
         "next_lend",
         "object_id",
         "owner",
@@ -61,6 +74,12 @@ class ObjectEntry:
         self.lends: dict[str, int] | None = None
         #: Number of the last lend ever made of this object.
         self.next_lend = 0
+        #: Calls that may run again and had it as an argument (owned objects).
+        self.lineage = 0
+        #: The value was here and is not any more; whoever needs it says so.
+        self.lost = False
+        #: Further copies on other nodes, or None.
+        self.copies: Copies | None = None
         #: Lender address -> last lend received from it and not paid back.
         self.held: dict[str, int] | None = None
         #: True when the owner knows this process as a borrower (or is it).
@@ -76,30 +95,54 @@ class ObjectEntry:
         #: "file.py:12" of the code that made the reference, or empty.
         self.call_site = ""
 
+    @property
+    def near(self) -> Any:
+        """The copy of a foreign value that this process may read, or None."""
+        return self.copies.near if self.copies is not None else None
+
     def __repr__(self) -> str:
         whose = self.owner or "own"
         return (
             f"ObjectEntry({self.object_id.hex()[:16]}, {whose}, local={self.local}, "
-            f"lends={self.lends or {}}, held={self.held or {}})"
+            f"lends={self.lends or {}}, held={self.held or {}}, "
+            f"lineage={self.lineage})"
         )
 
 
-class ReferenceTable:
-    """The entries of one process and the three outboxes of rules 1 to 3."""
+def _any_value(value: Any) -> bool:
+    return True
 
-    def __init__(self, address: str) -> None:
+
+class ReferenceTable:
+    """The entries of one process and the outboxes of its rules."""
+
+    def __init__(
+        self, address: str, may_fade: Callable[[Any], bool] = _any_value
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            address: of this process.
+            may_fade: tells whether a value is worth dropping under rule 4.
+        """
+        self._may_fade = may_fade
         #: Address of this process, as owners and lenders know it.
         self.address = address
         #: Object id -> entry, exactly the objects owned or borrowed here.
         self.entries: dict[bytes, ObjectEntry] = {}
         #: Owned entries that are gone from the table; their values may go.
         self.freed: list[ObjectEntry] = []
+        #: (entry, its value, its copies): values that went under rule 4.
+        self.faded: list[tuple[ObjectEntry, Any, Copies | None]] = []
+        #: Borrowed objects that are gone from the table and had a pinned copy here.
+        self.unread_copies: list[bytes] = []
         #: Peer -> (object id, lend) to give back.
         self.releases: dict[str, list[tuple[bytes, int]]] = {}
-        #: Owner -> ids to register for.
+        #: Owner -> ids to register for; see :meth:`registration`.
         self.borrows: dict[str, list[bytes]] = {}
         #: Peer -> ids with an open lend to it; mirrors ``ObjectEntry.lends``.
         self._lent: dict[str, set[bytes]] = {}
+        self._last_registration = 0
         #: Uses that freed objects had of others and that are not taken off yet.
         self._doomed: list[bytes] = []
         self._dooming = False
@@ -138,6 +181,25 @@ class ReferenceTable:
         for object_id in ids:
             self.entries[object_id].local += 1
         entry.contains = ids
+
+    # -- lineage ---------------------------------------------------------------
+
+    def pin_lineage(self, object_id: bytes) -> None:
+        """A call that may run again needs this owned object as an argument."""
+        self.entries[object_id].lineage += 1
+
+    def unpin_lineage(self, object_id: bytes) -> None:
+        """One such call is forgotten."""
+        entry = self.entries.get(object_id)
+        if entry is not None:
+            entry.lineage -= 1
+            if not entry.lineage:
+                self._settle(entry)
+
+    def arrived(self, entry: ObjectEntry) -> None:
+        """An owned value was made once more: it goes if nothing uses it (rule 4)."""
+        if entry.lineage and not entry.local:
+            self._settle(entry)
 
     # -- lending -----------------------------------------------------------------
 
@@ -283,8 +345,7 @@ class ReferenceTable:
             entry.registered = False
         if not entry.held:
             # Nobody else waits for word of it: the reply says it all.
-            del self.entries[object_id]
-            self._drop_contained(entry)
+            self._forget_borrowed(entry)
         else:
             self._settle(entry)
         return False
@@ -305,13 +366,37 @@ class ReferenceTable:
         entry.held.pop(lender, None)
         return True
 
-    def acknowledge(self, object_id: bytes, lend: int) -> None:
-        """The owner counts this process as a borrower, under lend ``lend``."""
+    def registration(self, object_id: bytes) -> int:
+        """Number of the registration that is on its way; 0 if there is none."""
         entry = self.entries.get(object_id)
-        if entry is None or not entry.owner:
+        return (entry.held or {}).get("", 0) if entry is not None else 0
+
+    def acknowledge(
+        self, object_id: bytes, lend: int, number: int = 0, owner: str = ""
+    ) -> None:
+        """The owner counts this process as a borrower, under lend ``lend``.
+
+        Args:
+            object_id: the object.
+            lend: number of the lend; 0 if the owner knows no such object.
+            number: of the registration; 0 for the one that is on its way.
+            owner: who says so; empty for the owner that is known here.
+        """
+        entry = self.entries.get(object_id)
+        if entry is None:
+            self._owe(owner, object_id, lend)  # it was given up meanwhile
+            return
+        if not entry.owner:
+            return
+        held = entry.held or {}
+        if number and held.get("") != number:
+            # Not the registration that is on its way: this one came twice or late.
+            if entry.owner in held:
+                held[entry.owner] = max(lend, held[entry.owner])
+            else:
+                self._owe(entry.owner, object_id, lend)
             return
         entry.registered = True
-        held = entry.held or {}
         held.pop("", None)
         for lender, number in list(held.items()):
             if lender != entry.owner:
@@ -332,7 +417,8 @@ class ReferenceTable:
     def _register(self, entry: ObjectEntry) -> None:
         if not entry.registered and not self._is_registering(entry):
             entry.held = entry.held or {}
-            entry.held.setdefault("", 0)  # marks a registration on its way
+            self._last_registration += 1
+            entry.held[""] = self._last_registration  # it is on its way
             self.borrows.setdefault(entry.owner, []).append(entry.object_id)
 
     def _is_borrower(self, entry: ObjectEntry) -> bool:
@@ -349,6 +435,9 @@ class ReferenceTable:
         if not entry.owner:
             if self.entries.get(object_id) is not entry:
                 return
+            if entry.lineage:
+                self._fade(entry)
+                return
             del self.entries[object_id]
             self.freed.append(entry)
             self._drop_contained(entry)
@@ -356,12 +445,25 @@ class ReferenceTable:
         if not entry.registered or self._is_registering(entry):
             return  # acknowledge() comes back here
         if self.entries.get(object_id) is entry:
-            del self.entries[object_id]
             for lender, number in (entry.held or {}).items():
                 if lender:
                     self._owe(lender, object_id, number)
             entry.held = None
-            self._drop_contained(entry)
+            self._forget_borrowed(entry)
+
+    def _forget_borrowed(self, entry: ObjectEntry) -> None:
+        del self.entries[entry.object_id]
+        if entry.copies is not None and entry.copies.near is not None:
+            self.unread_copies.append(entry.object_id)
+        self._drop_contained(entry)
+
+    def _fade(self, entry: ObjectEntry) -> None:
+        if entry.value is None or not self._may_fade(entry.value):
+            return
+        self.faded.append((entry, entry.value, entry.copies))
+        entry.value = entry.copies = None
+        entry.lost = True
+        self._drop_contained(entry)
 
     def _drop_contained(self, entry: ObjectEntry) -> None:
         inner, entry.contains = entry.contains, ()
@@ -398,6 +500,9 @@ class ReferenceTable:
         for object_id, entry in self.entries.items():
             assert object_id == entry.object_id
             assert entry.local >= counted.get(object_id, 0), entry
+            assert entry.lineage >= 0, entry
+            assert not entry.lost or entry.value is None, entry
+            assert not entry.lineage or not entry.owner, entry
             for peer in entry.lends or ():
                 assert object_id in self._lent[peer], entry
         for peer, ids in self._lent.items():

@@ -210,6 +210,8 @@ class Borrow(Struct, array_like=True, tag=13):
     """Registers the sender as a borrower with the owner."""
 
     object_ids: list[bytes]
+    #: Of the sender's registrations, to tell a late or doubled answer by.
+    numbers: list[int] = []
 
 
 class BorrowAck(Struct, array_like=True, tag=14):
@@ -218,6 +220,8 @@ class BorrowAck(Struct, array_like=True, tag=14):
     lends: list[int]
     #: Ids that the owner no longer knows.
     unknown: list[bytes]
+    #: As in Borrow, of ``object_ids`` and then of ``unknown``.
+    numbers: list[int] = []
 
 
 class Release(Struct, array_like=True, tag=15):

@@ -107,7 +107,8 @@ class ObjectPlane:
         if table.borrows:
             borrows, table.borrows = table.borrows, {}
             for address, ids in borrows.items():
-                if not self._send_if_alive(address, m.Borrow(ids)):
+                numbers = [table.registration(object_id) for object_id in ids]
+                if not self._send_if_alive(address, m.Borrow(ids, numbers)):
                     self._owner_died(address)
 
     def _send_if_alive(self, address: str, message: Any) -> bool:
@@ -407,23 +408,27 @@ class ObjectPlane:
 
     def _on_borrow(self, channel: Channel, borrow: m.Borrow) -> None:
         ids, lends, unknown = [], [], []
-        for object_id in borrow.object_ids:
+        known_numbers, unknown_numbers = [], []
+        for object_id, number in zip(borrow.object_ids, borrow.numbers, strict=True):
             lend = self.table.register_borrower(object_id, channel.address)
             if lend:
                 ids.append(object_id)
                 lends.append(lend)
+                known_numbers.append(number)
             else:
                 unknown.append(object_id)
-        channel.send(m.BorrowAck(ids, lends, unknown))
+                unknown_numbers.append(number)
+        channel.send(m.BorrowAck(ids, lends, unknown, known_numbers + unknown_numbers))
 
     def _on_borrow_ack(self, channel: Channel, ack: m.BorrowAck) -> None:
+        numbers, owner = iter(ack.numbers), channel.address
         for object_id, lend in zip(ack.object_ids, ack.lends, strict=True):
-            self.table.acknowledge(object_id, lend)
+            self.table.acknowledge(object_id, lend, next(numbers, -1), owner)
         for object_id in ack.unknown:
             entry = self.entries.get(object_id)
             if entry is not None and entry.value is None:
-                self.complete(entry, failures.lost(object_id, channel.address))
-            self.table.acknowledge(object_id, 0)
+                self.complete(entry, failures.lost(object_id, owner))
+            self.table.acknowledge(object_id, 0, next(numbers, -1), owner)
         self.settle()
 
     def _on_release(self, channel: Channel, release: m.Release) -> None:

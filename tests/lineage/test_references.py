@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rayshim.lineage.directory import Copies
 from rayshim.lineage.references import ReferenceTable
 from reference_world import World
 
@@ -241,6 +242,84 @@ def test_an_owner_pays_a_lender_back_at_once() -> None:
     table = owner_table()
     table.receive(X, "owner", "lender", 5)
     assert table.releases == {"lender": [(X, 5)]}
+
+
+def test_a_doubled_acknowledgement_completes_no_later_registration() -> None:
+    table = ReferenceTable("me")
+    table.receive(X, "owner", "lender", 7).local += 1
+    first = table.registration(X)
+    table.acknowledge(X, 3, first, "owner")
+    table.drop(X)
+    table.receive(X, "owner", "lender", 8).local += 1
+    table.releases.clear()
+    table.acknowledge(X, 3, first, "owner")
+    assert table.registration(X) == first + 1
+    assert table.releases == {"owner": [(X, 3)]}, "it stands on no such lend"
+    table.acknowledge(X, 4, first + 1, "owner")
+    assert table.releases == {"owner": [(X, 3)], "lender": [(X, 8)]}
+
+
+def test_the_second_acknowledgement_of_a_doubled_registration_is_released() -> None:
+    table = ReferenceTable("me")
+    table.receive(X, "owner", "lender", 7).local += 1
+    number = table.registration(X)
+    table.acknowledge(X, 3, number, "owner")
+    table.acknowledge(X, 4, number, "owner")
+    table.drop(X)
+    assert table.releases == {"lender": [(X, 7)], "owner": [(X, 4)]}
+    table.acknowledge(X, 5, number, "owner")
+    assert table.releases["owner"] == [(X, 4), (X, 5)]
+
+
+# Rule 4: a value goes while the way to make it again stays.
+
+
+def test_a_value_goes_while_it_is_needed_as_lineage() -> None:
+    table = owner_table()
+    table.contain(table.own(Y), [])
+    table.entries[X].value = "value"
+    table.pin_lineage(X)
+    table.drop(X)
+    table.validate()
+    assert [(e.object_id, value) for e, value, _ in table.faded] == [(X, "value")]
+    assert table.entries[X].lost
+    assert freed(table) == []
+    table.unpin_lineage(X)
+    assert freed(table) == [X]
+
+
+def test_a_value_that_comes_again_for_nobody_goes_again() -> None:
+    table = owner_table()
+    entry = table.entries[X]
+    entry.value = "first"
+    table.pin_lineage(X)
+    table.drop(X)
+    entry.value, entry.lost = "second", False
+    table.arrived(entry)
+    assert [value for _, value, _ in table.faded] == ["first", "second"]
+    table.hold(X)
+    entry.value, entry.lost = "third", False
+    table.arrived(entry)
+    assert entry.value == "third"
+
+
+def test_lineage_keeps_nothing_of_what_the_value_contains() -> None:
+    table = owner_table()
+    outer = table.own(Y)
+    outer.value = "value"
+    table.contain(outer, [X])
+    table.pin_lineage(Y)
+    table.drop(X)
+    table.drop(Y)
+    assert freed(table) == [X]
+
+
+def test_a_borrower_that_read_a_copy_says_so_at_the_end() -> None:
+    table = borrower_table()
+    copies = table.entries[X].copies = Copies()
+    copies.near = "segment"
+    table.drop(X)
+    assert table.unread_copies == [X]
 
 
 def test_the_owner_death_leaves_orphans_for_those_who_hold_them() -> None:
