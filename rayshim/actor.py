@@ -426,7 +426,9 @@ class ActorClass:
             label,
             0,
         )
-        start = m.StartActor(actor_id, self._record.key, self._record.blob, spec)
+        start = m.StartActor(
+            actor_id, self._record.key, self._record.blob, spec, peer.job_blob
+        )
         try:
             ref = peer.actors.create(
                 register, start, encoded, counted=not detached, reject=place.reject

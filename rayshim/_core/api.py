@@ -52,7 +52,8 @@ def init(
     """Start a session on this machine.
 
     Args:
-        address: None or "local"; joining a running cluster is not supported yet.
+        address: None or "local" for a session of its own; "auto" or "host:port" to
+            join a cluster of this host. None takes RAY_ADDRESS if that is set.
         num_cpus: CPUs of the node, >= 0; default: those this process may use.
         num_gpus: GPUs of the node; default: those visible.
         resources: custom resource name -> amount.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import json
 import os
 import signal
 import sys
@@ -93,6 +94,9 @@ class Executor:
         peer = self.peer
         peer.job_id = lease.job_id
         peer.job_env = dict(lease.env_vars)  # calls from here inherit it
+        if lease.job_blob and lease.job_blob != peer.job_blob:
+            peer.job_blob = lease.job_blob
+            _see_modules_of(lease.job_blob)
         peer.namespace = lease.namespace
         peer.objects.set_job(lease.job_id)
         os.environ.update(lease.env_vars)
@@ -398,6 +402,13 @@ class Executor:
     def should_leave(self) -> bool:
         """True if the executor was asked to leave and has no call left."""
         return bool(self._leaving) and not self.run and not self.running
+
+
+def _see_modules_of(job_blob: bytes) -> None:
+    """Look for modules where the driver of the job does, last."""
+    for path in json.loads(job_blob)["sys_path"]:
+        if path not in sys.path:
+            sys.path.append(path)
 
 
 def main(config: dict[str, Any]) -> None:

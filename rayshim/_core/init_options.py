@@ -58,6 +58,8 @@ _RUNTIME_ENV_LATER = (
 class InitOptions:
     """What a session is started with."""
 
+    #: "auto" or "host:port" of a cluster to join; empty: one of its own.
+    address: str = ""
     resources: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     namespace: str = ""
@@ -101,7 +103,7 @@ class InitOptions:
                 "local_mode is gone from Ray's API; leave it out, and debug with "
                 "num_cpus=1 or call the plain function"
             )
-        _check_address(address)
+        address = _cluster_address(address)
         if include_dashboard:
             raise _unsupported("include_dashboard", "leave it out or pass False")
         if dashboard_host != "127.0.0.1":
@@ -122,7 +124,11 @@ class InitOptions:
                 raise RuntimeError(f"Unknown keyword argument(s): {name}")
             if value:
                 raise _unsupported(name, _UNSUPPORTED[name])
-        options = cls(settings=Settings.from_environment(system_config))
+        if address:
+            _refuse_in_cluster(
+                num_cpus, num_gpus, resources, labels, object_store_memory
+            )
+        options = cls(address, settings=Settings.from_environment(system_config))
         options.resources = _resources(
             num_cpus, num_gpus, resources, object_store_memory, memory
         )
@@ -186,23 +192,34 @@ def _unsupported(name: str, instead: str) -> NotImplementedError:
     return NotImplementedError(f"init(): {name} is not supported; {instead}")
 
 
-def _check_address(address: str | None) -> None:
+def _cluster_address(address: str | None) -> str:
+    """The cluster to join, or an empty string for a session of its own."""
     if address is None:
         address = os.environ.get("RAY_ADDRESS") or None
     if address is None or address == "local":
-        return
+        return ""
     if not isinstance(address, str):
         raise TypeError(f"address must be text, not {type(address)}")
-    if address != "auto" and "://" not in address:
-        if not re.fullmatch(r"\[?[\w.:-]+\]?:\d+", address):
+    if "://" in address:
+        raise NotImplementedError(
+            f"address={address!r}: the Ray client protocol is not supported; run the "
+            "driver on a host of the cluster and pass 'auto' or its host:port"
+        )
+    if address != "auto" and not re.fullmatch(r"\[?[\w.:-]+\]?:\d+", address):
+        raise ValueError(
+            f"Invalid address format: {address!r}; expected 'local', 'auto' or "
+            "'host:port'"
+        )
+    return address
+
+
+def _refuse_in_cluster(**parameters: Any) -> None:
+    for name, value in parameters.items():
+        if value is not None:
             raise ValueError(
-                f"Invalid address format: {address!r}; expected 'local', 'auto' or "
-                "'host:port'"
+                "When connecting to an existing cluster, "
+                f"{name} must not be provided: its nodes have their resources already"
             )
-    raise ConnectionError(
-        f"address={address!r}: joining a running cluster is not supported yet. Leave "
-        "address (and RAY_ADDRESS) out to start a session on this machine."
-    )
 
 
 def _namespace(namespace: str | None) -> str:

@@ -106,6 +106,8 @@ class Peer:
         self.ended = False
         #: Environment of the whole job, which each call's own one is laid over.
         self.job_env: dict[str, str] = {}
+        #: What executors of a cluster need to know of the driver of the job.
+        self.job_blob = b""
         #: The runtime_env of the job (driver) or lease (executor).
         self.runtime_env: dict[str, Any] = {}
         #: Labels of the node.

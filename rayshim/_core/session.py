@@ -173,13 +173,12 @@ class Session:
 
     def end(self) -> None:
         """Stop everything that belongs to the session. Idempotent."""
-        peer, self.peer = self.peer, None
+        peer = self.peer
         if peer is not None:
             try:
-                peer.request("shutdown", timeout_s=3.0)
-            except exceptions.RayError:
-                pass  # it is gone or stuck: the lifeline and SIGKILL follow
+                self._end_remote()
             finally:
+                self.peer = None
                 peer.close()
         if current.peer is peer:
             current.set_peer(None)
@@ -191,6 +190,14 @@ class Session:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, self._previous_sigint)
             self._previous_sigint = None
+
+    def _end_remote(self) -> None:
+        """Have the node end everything before its process is waited for."""
+        assert self.peer is not None
+        try:
+            self.peer.request("shutdown", timeout_s=3.0)
+        except exceptions.RayError:
+            pass  # it is gone or stuck: the lifeline and SIGKILL follow
 
     def _end_process(self, patience_s: float) -> None:
         process, self._process = self._process, None
@@ -229,6 +236,10 @@ def open_session(options: InitOptions) -> Session:
                 "ignore_reinit_error=True."
             )
         new = Session(options)
+        if options.address:
+            from rayshim._core.attached import AttachedSession
+
+            new = AttachedSession(options, options.address)
         new.start()
         session = new
         return new

@@ -20,19 +20,21 @@ _MAX_ROOT_BYTES = (
 STALE_AFTER_S = 10.0
 
 
-def make(folder: Path, store_dir: Path, token: bytes) -> Path:
+def make(folder: Path, store_dir: Path | None, token: bytes) -> Path:
     """Make the folders of a node, for this user alone.
 
     Args:
         folder: of the session.
-        store_dir: of the node's store.
+        store_dir: of the node's store; None for a head, which has none.
         token: the cluster's.
 
     Returns:
         The path of the token's file.
     """
-    for path in (folder, folder / "sockets", folder / "logs", store_dir):
+    for path in (folder, folder / "sockets", folder / "logs"):
         path.mkdir(mode=0o700)
+    if store_dir is not None:
+        store_dir.mkdir(mode=0o700)
     token_path = folder / "token"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(token_path, flags, 0o600), "w") as file:

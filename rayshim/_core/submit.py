@@ -257,7 +257,7 @@ class TaskSubmitter:
                 grant.resources,
                 grant.gpu_ids,
                 template.env_vars,
-                b"",
+                self._peer.job_blob,
                 template.placement_group,
                 template.capture_group,
             )

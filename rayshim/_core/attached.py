@@ -1,0 +1,143 @@
+"""A driver that joins a cluster which is there already: ``init(address=...)``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rayshim._core import session_folders
+from rayshim._core.init_options import InitOptions
+from rayshim._core.session import Session
+from rayshim.adapters.wire.oneshot import OneShot
+
+
+class Found(NamedTuple):
+    """A cluster that can be joined."""
+
+    #: ``HOST:PORT``, as users write it.
+    address: str
+    head_address: str
+    token: bytes
+
+
+def find(address: str, temp_dir: str | None) -> Found:
+    """The cluster of an address.
+
+    Args:
+        address: "auto" for the newest one of this user on this host, or "host:port".
+        temp_dir: where sessions are, if not in the usual folder.
+
+    Raises:
+        ConnectionError: there is none, or its token is not known here.
+    """
+    newest: tuple[float, Found] | None = None
+    for path in session_folders.session_root(temp_dir).glob("*/cluster.json"):
+        try:
+            facts = json.loads(path.read_text())
+            age = path.stat().st_mtime
+        except (OSError, ValueError):
+            continue  # it ends or starts right now
+        if not os.path.exists(f"/proc/{facts['pid']}"):
+            continue
+        found = Found(
+            facts["address"], facts["head_address"], bytes.fromhex(facts["token"])
+        )
+        if address == found.address:
+            return found
+        if address == "auto" and (newest is None or age > newest[0]):
+            newest = (age, found)
+    if newest is not None:
+        return newest[1]
+    token = _token_from_environment()
+    if address != "auto" and token is not None:
+        return Found(address, f"tcp:{address}/head/head", token)
+    if address == "auto":
+        raise ConnectionError(
+            "Could not find any running Ray instance (address='auto'): no cluster of "
+            "this user runs on this host. Start one, or leave address out to start a "
+            "session on this machine."
+        )
+    raise ConnectionError(
+        f"address={address!r}: no cluster of this user runs there on this host. For "
+        "one on another host, set RAYSHIM_TOKEN (hex) or RAYSHIM_TOKEN_PATH to its "
+        "token; leave address out to start a session on this machine."
+    )
+
+
+def _token_from_environment() -> bytes | None:
+    text = os.environ.get("RAYSHIM_TOKEN")
+    path = os.environ.get("RAYSHIM_TOKEN_PATH")
+    if not text and path:
+        text = Path(path).read_text()
+    return bytes.fromhex(text.strip()) if text else None
+
+
+class AttachedSession(Session):
+    """A session in somebody else's cluster: the end of it is only this job's end."""
+
+    def __init__(self, options: InitOptions, address: str) -> None:
+        super().__init__(options)
+        self._asked = address
+        self.cluster_address = ""
+        self._socket_path = Path()
+
+    def start(self) -> None:
+        """Find the cluster and a node of this host, and connect.
+
+        Raises:
+            ConnectionError: there is no such cluster, or no node of it on this host.
+        """
+        session_folders.occupy_standard_streams()
+        found = find(self._asked, self.options.temp_dir)
+        self.cluster_address = found.address
+        with OneShot(found.head_address, found.token) as head:
+            facts = head.ask("attach", {"hostname": socket.gethostname()})
+        node = facts["node"]
+        self.job_id = int(facts["job_id"]).to_bytes(4, "little")
+        self.node_id = node["node_id"]
+        self.folder = Path(node["session_dir"])
+        self.name = self.folder.name
+        self.store_dir = Path(node["store_dir"])
+        self.namespace = self.options.namespace or str(uuid.uuid4())
+        self.options.settings = dataclasses.replace(
+            self.options.settings,
+            object_store_limit_bytes=int(node["object_store_limit_bytes"]),
+        )
+        self.options.resources = dict(node["resources"])
+        self._socket_path = self.folder / "sockets" / f"d-{os.urandom(8).hex()}.sock"
+        self._open_peer(
+            socket_path=self._socket_path,
+            raylet_address=node["address"],
+            token=found.token,
+            node_ip=node["node_ip"],
+            labels=dict(node["labels"]),
+            control_address=found.head_address,
+            listen_ip=node["listen_ip"],
+        )
+
+    def _open_peer(self, **options: Any) -> None:
+        try:
+            super()._open_peer(**options)
+        except BaseException:
+            if self.peer is not None:
+                self.peer.close()
+            self._remove_folders()
+            raise
+        assert self.peer is not None
+        self.peer.job_blob = job_blob()
+
+    def _end_remote(self) -> None:
+        """The cluster stays: the end of the channels ends the job."""
+
+    def _remove_folders(self) -> None:
+        self._socket_path.unlink(missing_ok=True)
+
+
+def job_blob() -> bytes:
+    """What executors of a cluster need to know of this driver's process."""
+    return json.dumps({"sys_path": session_folders.executor_path()}).encode()

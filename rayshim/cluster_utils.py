@@ -1,0 +1,444 @@
+"""A cluster of several nodes on this machine, for tests and for trying things out.
+
+Each node is a process of its own with its own executors, store folder, session folder
+and Flight server; nodes and drivers reach each other over TCP on loopback only, as
+separate hosts would.
+
+Example:
+    >>> cluster = Cluster(head_node_args={"num_cpus": 1})  # doctest: +SKIP
+    >>> node = cluster.add_node(num_cpus=2)  # doctest: +SKIP
+    >>> ray.init(address=cluster.address)  # doctest: +SKIP
+    >>> cluster.remove_node(node, allow_graceful=False)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rayshim._core import session_folders
+from rayshim._core.init_options import InitOptions
+from rayshim._core.node_launch import NodeProcess
+from rayshim._core.session import EXECUTOR_ENTRY, PRELOAD
+from rayshim.adapters.wire.oneshot import OneShot
+
+#: All nodes of a cluster on one machine are reached here.
+LOOPBACK = "127.0.0.1"
+#: Seconds for a node that is asked to end.
+END_LIMIT_S = 5.0
+
+
+class ClusterNode:
+    """One node, or the head, of a :class:`Cluster`: a process and its folders."""
+
+    def __init__(
+        self, config: dict[str, Any], folder: Path, store_dir: Path | None
+    ) -> None:
+        self._folder = folder
+        self._store_dir = store_dir
+        self.config = config
+        #: Hex id, as ``ray.nodes()`` shows it.
+        self.node_id: str = config["node_id"]
+        self.node_ip_address = LOOPBACK
+        #: The process; None once it was ended.
+        self.process: NodeProcess | None = None
+        #: What the process said when it was ready.
+        self.address = ""
+
+    @property
+    def unique_id(self) -> str:
+        """The id again, under Ray's other name."""
+        return self.node_id
+
+    @property
+    def pid(self) -> int:
+        """Process id of the node; 0 once it was ended."""
+        return self.process.pid if self.process is not None else 0
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self.process = NodeProcess(self.config, {})
+
+    def wait_ready(self, limit_s: float) -> None:
+        """Wait until it listens.
+
+        Raises:
+            RaySystemError: it did not come up; the text says why.
+        """
+        assert self.process is not None
+        self.address = self.process.wait_ready(limit_s)["address"]
+
+    def kill(self) -> None:
+        """SIGKILL, as a host that fails; what the process left is removed."""
+        if self.process is not None:
+            self.process.process.kill()
+            self.process.end(END_LIMIT_S)
+            self.process = None
+        self._remove_folders()
+
+    def kill_all_processes(
+        self, check_alive: bool = True, allow_graceful: bool = False, wait: bool = False
+    ) -> None:
+        """End the node's processes.
+
+        Args:
+            check_alive: raise if they are gone already.
+            allow_graceful: SIGTERM, then SIGKILL; else SIGKILL at once.
+            wait: as in Ray; the end is always waited for.
+
+        Raises:
+            RuntimeError: the node is gone already.
+        """
+        if self.process is None:
+            if check_alive:
+                raise RuntimeError(f"node {self.node_id[:8]} was ended already")
+            return
+        if allow_graceful:
+            self.end()
+        else:
+            self.kill()
+
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL after a while."""
+        if self.process is not None:
+            self.process.process.send_signal(signal.SIGTERM)
+            self.process.end(END_LIMIT_S)
+            self.process = None
+        self._remove_folders()
+
+    def any_processes_alive(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None and self.process.process.poll() is None
+
+    def _remove_folders(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._store_dir is not None:
+            shutil.rmtree(self._store_dir, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"ClusterNode({self.node_id[:8]}, pid={self.pid or 'ended'})"
+
+
+class _HeadNode(ClusterNode):
+    """The first node, which the head's process belongs to."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        folder: Path,
+        store_dir: Path,
+        head: ClusterNode,
+    ) -> None:
+        super().__init__(config, folder, store_dir)
+        self._head = head
+
+    def kill_gcs_server(self, check_alive: bool = True, wait: bool = True) -> None:
+        """SIGKILL the head's process; its folder and journal stay for a restart.
+
+        Args:
+            check_alive: raise if it is gone already.
+            wait: as in Ray; the end is always waited for.
+
+        Raises:
+            RuntimeError: it is gone already.
+        """
+        process = self._head.process
+        if process is None or process.process.poll() is not None:
+            if check_alive:
+                raise RuntimeError("the head's process was ended already")
+            return
+        process.process.kill()
+        process.end(END_LIMIT_S)
+        self._head.process = None
+
+    def start_gcs_server(self) -> None:
+        """Start the head's process again, at its port and on its journal."""
+        self._head.launch()
+        self._head.wait_ready(InitOptions().settings.start_timeout_s)
+
+
+class Cluster:
+    """Several nodes on this machine.
+
+    Args:
+        initialize_head: start the head and its node at once.
+        connect: join it from this process (``ray.init``), too.
+        head_node_args: parameters of :meth:`add_node` for the head's node.
+        shutdown_at_exit: end it when this process exits.
+
+    Raises:
+        RaySystemError: a process did not come up; the text says why.
+    """
+
+    def __init__(
+        self,
+        initialize_head: bool = False,
+        connect: bool = False,
+        head_node_args: dict[str, Any] | None = None,
+        shutdown_at_exit: bool = True,
+    ) -> None:
+        if connect and not initialize_head:
+            raise RuntimeError("Cannot connect to uninitialized cluster.")
+        if head_node_args and not initialize_head:
+            raise ValueError(
+                "head_node_args are used with initialize_head=True; pass them to "
+                "the first add_node() instead"
+            )
+        #: The head's node, and the others by id.
+        self.head_node: _HeadNode | None = None
+        self.worker_nodes: set[ClusterNode] = set()
+        #: ``HOST:PORT`` for ``init(address=...)``.
+        self.address = ""
+        #: True once this process was connected by :meth:`connect`.
+        self.connected = False
+        self._head: ClusterNode | None = None
+        self._token = b""
+        self._temp_dir: str | None = None
+        if shutdown_at_exit:
+            atexit.register(self.shutdown)
+        if initialize_head:
+            self.add_node(**(head_node_args or {}))
+            if connect:
+                self.connect()
+
+    @property
+    def gcs_address(self) -> str:
+        """The head's address under Ray's other name."""
+        return self.address
+
+    # -- nodes -------------------------------------------------------------------
+
+    def add_node(self, wait: bool = True, **node_args: Any) -> ClusterNode:
+        """Start a node; the first one is the head's.
+
+        Args:
+            wait: until the node has joined.
+            **node_args: as of ``init``: num_cpus (default 1), num_gpus, resources,
+                labels, object_store_memory (bytes, default 150 MiB), memory (bytes),
+                _system_config (settings, taken from the first node), env_vars is not
+                among them.
+
+        Returns:
+            The node, for :meth:`remove_node`.
+
+        Raises:
+            RaySystemError: it did not come up, or did not join in time.
+            TypeError: a parameter that nodes do not have.
+        """
+        options = _node_options(node_args)
+        if self._head is None:
+            session_folders.remove_stale(session_folders.session_root(None))
+            self._token = os.urandom(32)
+            self._start_head(options)
+            node = self.head_node = self._new_node(options, is_head_node=True)
+        else:
+            node = self._new_node(options, is_head_node=False)
+            self.worker_nodes.add(node)
+        node.launch()
+        node.wait_ready(options.settings.start_timeout_s)
+        if wait:
+            self._wait_for_node(node, options.settings.start_timeout_s)
+        return node
+
+    def _start_head(self, options: InitOptions) -> None:
+        name = _new_name()
+        folder = session_folders.session_root(None) / name
+        token_path = session_folders.make(folder, None, self._token)
+        config = {
+            "session": name,
+            "session_dir": str(folder),
+            "node_id": os.urandom(28).hex(),
+            "token_path": str(token_path),
+            "with_raylet": False,
+            "listen_ip": LOOPBACK,
+            "settings": asdict(options.settings),
+        }
+        self._head = head = ClusterNode(config, folder, None)
+        head.launch()
+        head.wait_ready(options.settings.start_timeout_s)
+        place = head.address.removeprefix("tcp:").partition("/")[0]
+        self.address = place
+        # A restart has to be found at the same place.
+        head.config = {**config, "port": int(place.rpartition(":")[2])}
+
+    def _new_node(self, options: InitOptions, *, is_head_node: bool) -> Any:
+        assert self._head is not None
+        name = _new_name()
+        node_id = os.urandom(28).hex()
+        folder = session_folders.session_root(None) / name
+        store_dir = session_folders.store_root(folder) / f"rayshim-{name}-{node_id[:8]}"
+        token_path = session_folders.make(folder, store_dir, self._token)
+        config = {
+            "session": name,
+            "session_dir": str(folder),
+            "store_dir": str(store_dir),
+            "node_id": node_id,
+            "token_path": str(token_path),
+            "resources": options.resources,
+            "labels": options.labels,
+            "prestart": min(64, int(options.resources.get("CPU", 1))),
+            "preload": PRELOAD,
+            "executor_entry": EXECUTOR_ENTRY,
+            "sys_path": session_folders.executor_path(),
+            "settings": asdict(options.settings),
+            "with_raylet": True,
+            "head_address": self._head.address,
+            "listen_ip": LOOPBACK,
+            "is_head_node": is_head_node,
+        }
+        if is_head_node:
+            return _HeadNode(config, folder, store_dir, self._head)
+        return ClusterNode(config, folder, store_dir)
+
+    def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
+        """End a node.
+
+        Args:
+            node: as :meth:`add_node` returned it.
+            allow_graceful: let it say goodbye (SIGTERM); False: SIGKILL, as a host
+                that fails.
+
+        Raises:
+            ValueError: it is the head's node while others live, or none of this
+                cluster.
+        """
+        if node is self.head_node:
+            if self.worker_nodes:
+                raise ValueError(
+                    "remove the other nodes before the head's, or call shutdown()"
+                )
+            self.shutdown()
+            return
+        if node not in self.worker_nodes:
+            raise ValueError(f"{node!r} is not a node of this cluster (any more)")
+        self.worker_nodes.discard(node)
+        node.kill_all_processes(check_alive=False, allow_graceful=allow_graceful)
+        self._wait_gone(node)
+
+    def list_all_nodes(self) -> list[ClusterNode]:
+        """The head's node and the others."""
+        head = [self.head_node] if self.head_node is not None else []
+        return [*head, *self.worker_nodes]
+
+    # -- waiting -----------------------------------------------------------------
+
+    def _alive_ids(self) -> set[str]:
+        assert self._head is not None
+        with OneShot(self._head.address, self._token) as head:
+            return {row["NodeID"] for row in head.ask("nodes") if row["Alive"]}
+
+    def _wait_for_node(self, node: ClusterNode, timeout_s: float) -> None:
+        if not _until(lambda: node.node_id in self._alive_ids(), timeout_s):
+            raise TimeoutError(
+                f"node {node.node_id[:8]} (pid {node.pid}) did not join the cluster "
+                f"within {timeout_s:g} s"
+            )
+
+    def _wait_gone(self, node: ClusterNode) -> None:
+        try:
+            _until(lambda: node.node_id not in self._alive_ids(), END_LIMIT_S)
+        except ConnectionError:
+            pass  # the head is gone too: nobody to ask
+
+    def wait_for_nodes(self, timeout: float = 30) -> None:
+        """Wait until the cluster's head sees exactly the nodes of this object.
+
+        Args:
+            timeout: in seconds.
+
+        Raises:
+            TimeoutError: it does not in time.
+        """
+        wanted = {node.node_id for node in self.list_all_nodes()}
+        if not _until(lambda: self._alive_ids() == wanted, timeout):
+            raise TimeoutError(
+                f"Timed out waiting for nodes to join: {len(self._alive_ids())} of "
+                f"{len(wanted)} nodes are alive after {timeout:g} s"
+            )
+
+    # -- drivers -----------------------------------------------------------------
+
+    def connect(self, namespace: str | None = None) -> None:
+        """Join the cluster from this process.
+
+        Args:
+            namespace: of named actors.
+
+        Raises:
+            RuntimeError: a session is open already.
+        """
+        import rayshim
+
+        rayshim.init(
+            address=self.address, namespace=namespace, ignore_reinit_error=True
+        )
+        self.connected = True
+
+    def shutdown(self) -> None:
+        """End all nodes and the head. Idempotent."""
+        atexit.unregister(self.shutdown)
+        nodes = self.list_all_nodes()
+        if self._head is not None:
+            nodes.append(self._head)
+        for node in nodes:
+            if node.process is not None:
+                node.process.process.send_signal(signal.SIGTERM)
+        for node in nodes:
+            node.end()
+        self.worker_nodes.clear()
+        self.head_node = None
+        self._head = None
+        self.address = ""
+
+
+def _node_options(node_args: dict[str, Any]) -> InitOptions:
+    args = dict(node_args)
+    args.setdefault("num_cpus", 1)
+    args.setdefault("num_gpus", 0)
+    args.setdefault("object_store_memory", 150 * 1024 * 1024)
+    if args.get("include_dashboard"):
+        raise NotImplementedError(
+            "add_node(): include_dashboard is not supported; leave it out"
+        )
+    memory = args.pop("memory", None)
+    if memory is not None:
+        args["_memory"] = memory
+    known = {
+        "num_cpus",
+        "num_gpus",
+        "resources",
+        "labels",
+        "object_store_memory",
+        "include_dashboard",
+        "dashboard_port",
+        "_memory",
+        "_system_config",
+        "node_name",
+    }
+    for name in args:
+        if name not in known:
+            raise TypeError(
+                f"add_node(): {name!r} is not supported; nodes have "
+                f"{', '.join(sorted(known))}"
+            )
+    args["_node_name"] = args.pop("node_name", None)
+    return InitOptions.validate(address="local", configure_logging=False, **args)
+
+
+def _new_name() -> str:
+    return f"s{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _until(condition: Any, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
