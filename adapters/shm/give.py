@@ -1,4 +1,7 @@
-"""Free segments, marked in the file system so that any process may take their memory.
+"""Names of segment files: what they say, and the renames that decide who has them.
+
+``NAME.w`` is being written, ``NAME`` is a value, ``NAME.free`` holds nothing, and
+``NAME.kept`` is a value that the raylet took over to spill it.
 
 A process keeps segments that hold nothing for its next values. Their memory counts
 against the store all the same, so another process that finds the store full has to get
@@ -13,23 +16,36 @@ import contextlib
 import os
 import secrets
 
+#: Holds nothing; for its creator, or for whoever needs the memory.
 FREE = ".free"
+#: Is being written.
+WRITTEN = ".w"
+#: Holds a value and belongs to the raylet, which has spilled it or is about to.
+KEPT = ".kept"
 _TAKEN = ".taken"
 
 
-def mark(path: str) -> None:
-    """Say that a segment holds nothing."""
-    with contextlib.suppress(FileNotFoundError):  # the session's folder is gone
+def mark(path: str) -> bool:
+    """Say that a segment holds nothing; False if it is the creator's no more."""
+    try:
         os.rename(path, path + FREE)
+    except FileNotFoundError:  # spilled, or the session's folder is gone
+        return False
+    return True
 
 
 def unmark(path: str) -> bool:
-    """Take a marked segment of this process back; False if its memory was taken."""
+    """Take a marked segment of this process to write it; False if it was taken."""
     try:
-        os.rename(path + FREE, path)
+        os.rename(path + FREE, path + WRITTEN)
     except FileNotFoundError:
         return False
     return True
+
+
+def publish(path: str) -> None:
+    """A segment is completely written: it is a value from now on."""
+    os.rename(path + WRITTEN, path)
 
 
 def claim(folder: str, wanted_bytes: int) -> bool:

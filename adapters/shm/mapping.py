@@ -86,7 +86,7 @@ class Mapping:
     Unmapped when the last reference goes; views of it hold one.
     """
 
-    __slots__ = ("address", "populated_bytes", "size_bytes", "writable")
+    __slots__ = ("address", "populated_bytes", "size_bytes", "word", "writable")
 
     def __init__(self, path: str, size_bytes: int, *, writable: bool) -> None:
         """Maps the file.
@@ -102,6 +102,8 @@ class Mapping:
         self.writable = writable
         #: Bytes from the start whose page table entries were made at once.
         self.populated_bytes = 0
+        #: Fingerprint of the segment's name, for the table of views.
+        self.word = 0
         access = os.O_RDWR if writable else os.O_RDONLY
         fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

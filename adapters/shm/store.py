@@ -27,9 +27,10 @@ Writing can never raise SIGBUS: pages are allocated by ``pwrite`` or ``fallocate
 which report a full file system as an error, before a store instruction touches
 them through a mapping. No file is ever shortened, so readers are safe as well.
 
-Two rules keep readers right: a segment is rewritten only after :meth:`recycle`,
+Three rules keep readers right: a segment is rewritten only after :meth:`recycle`,
 which the owner calls when no process views it; a name is never used for another
-file, so that a cached mapping is never wrong, at worst superfluous.
+file with other content, so that a cached mapping is never wrong, at worst superfluous;
+and a segment that the raylet has taken over (:mod:`.give`) is never rewritten.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from rayshim.adapters.shm.freelist import FreeList, Owned
 from rayshim.adapters.shm.layout import capacity_for, is_within, plan
 from rayshim.adapters.shm.mapping import Mapping, MappingCache
 from rayshim.adapters.shm.views import open_view
+from rayshim.adapters.shm.viewtable import ViewTable, fingerprint
 from rayshim.adapters.wire.messages import Segment
 
 #: A mapping keeps no descriptor, but the kernel allows 65,530 of them by default.
@@ -71,7 +73,8 @@ USAGE_AGE_S = 1.0
 
 Part = bytes | memoryview
 
-_NAME = re.compile(r"[0-9a-f]+-[0-9a-f]+")
+#: Of a process (its tag and a number), or ``o-<hex object id>`` for a pulled copy.
+_NAME = re.compile(r"[0-9a-f]+-[0-9a-f]+|o-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,9 @@ class SegmentStore:
         self._address = address
         self._limit_bytes = limit_bytes
         self._closed = False
+        #: Called with names that this process gave up and did not find: the raylet
+        #: has spilled them.
+        self.on_lost: Callable[[list[str]], None] | None = None
         self._start_over()
 
     def _start_over(self) -> None:
@@ -137,6 +143,9 @@ class SegmentStore:
         self._recycled_writes = 0
         self._used_bytes = 0
         self._used_until = 0.0
+        self._table: ViewTable | None = None
+        #: name -> file outside of the store, for values that did not fit.
+        self._outside: dict[str, str] = {}
 
     # The lock of a forked child may be held by a thread that it does not have, so
     # this comes before any use of the lock.
@@ -166,11 +175,14 @@ class SegmentStore:
         self._check_process()
         if self._closed:
             raise ValueError("the object store of this process is closed")
+        if self._table is None:
+            self._list_views()
         parts: list[Part] = [stream, *buffers]
         layout, end = plan([len(stream), *[view.nbytes for view in buffers]])
         owned = self._reuse(end, layout, parts)
         if owned is None:
             owned = self._write_fresh(end, layout, parts)
+        give.publish(self._path(owned.name))
         with self._lock:
             if owned.reuses:
                 self._recycled_writes += 1
@@ -179,6 +191,44 @@ class SegmentStore:
             self._live[owned.name] = owned
             self._live_bytes += owned.filled_bytes
         return Segment(owned.name, owned.capacity, self._node, self._address, layout)
+
+    def write_outside(
+        self, folder: str, stream: bytes, buffers: list[memoryview]
+    ) -> Segment:
+        """Stores a value for which the store has no room in a folder on disk.
+
+        Raises:
+            OSError: the disk is full; nothing is left behind.
+        """
+        self._check_process()
+        parts: list[Part] = [stream, *buffers]
+        layout, end = plan([len(stream), *[view.nbytes for view in buffers]])
+        name = f"{self._tag}-{next(self._numbers):x}"
+        path = f"{folder}/{name}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(path + give.WRITTEN, flags, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, end)
+            for offset, part in zip(layout[::2], parts, strict=True):
+                _write_at(fd, offset, part)
+            os.rename(path + give.WRITTEN, path)
+        except BaseException:
+            Path(path + give.WRITTEN).unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        self._outside[name] = path
+        return Segment(name, end, self._node, self._address, layout)
+
+    def find_outside(self, name: str, path: str) -> None:
+        """The value of that name is to be read from a file on disk."""
+        self._outside[name] = path
+
+    def _list_views(self) -> ViewTable:
+        with self._lock:
+            if self._table is None:
+                self._table = ViewTable(self._folder, self._tag)
+            return self._table
 
     def _reuse(self, end: int, layout: list[int], parts: list[Part]) -> Owned | None:
         """Writes into a free segment; None if there is none that fits."""
@@ -194,11 +244,11 @@ class SegmentStore:
             return None
         try:
             if not self._allocate(owned, end):
-                self._remove(owned)
+                self._remove(owned, give.WRITTEN)
                 return None
             self._write_again(owned, end, layout, parts)
         except BaseException:
-            self._remove(owned)
+            self._remove(owned, give.WRITTEN)
             raise
         return owned
 
@@ -209,7 +259,8 @@ class SegmentStore:
             return True
         if not self._has_room(missing):
             return False
-        fd = os.open(self._path(owned.name), os.O_RDWR | os.O_CLOEXEC)
+        path = self._path(owned.name) + give.WRITTEN
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(fd, owned.filled_bytes, missing)
         except OSError as error:
@@ -241,18 +292,18 @@ class SegmentStore:
         """Writes a new file; None, and no file, if the store is full."""
         owned = Owned(f"{self._tag}-{next(self._numbers):x}", capacity_for(end), end)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = os.open(self._path(owned.name), flags, 0o600)
+        fd = os.open(self._path(owned.name) + give.WRITTEN, flags, 0o600)
         try:
             os.ftruncate(fd, owned.capacity)  # a hole: takes no memory
             for offset, part in zip(layout[::2], parts, strict=True):
                 _write_at(fd, offset, part)
         except OSError as error:
-            self._unlink(owned.name)
+            self._unlink(owned.name + give.WRITTEN)
             if error.errno in FULL_CODES:
                 return None
             raise
         except BaseException:
-            self._unlink(owned.name)
+            self._unlink(owned.name + give.WRITTEN)
             raise
         finally:
             os.close(fd)
@@ -265,14 +316,15 @@ class SegmentStore:
         with self._lock:
             is_mapped = self._mappings.get(owned.name) is not None
         if owned.reuses == 1 and end < MAP_AT_ONCE_BYTES and not is_mapped:
-            fd = os.open(self._path(owned.name), os.O_RDWR | os.O_CLOEXEC)
+            path = self._path(owned.name) + give.WRITTEN
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 for offset, part in zip(layout[::2], parts, strict=True):
                     _write_at(fd, offset, part)
             finally:
                 os.close(fd)
             return
-        mapping = self._mapping(owned.name, owned.capacity, writable=True)
+        mapping = self._mapping(owned.name, owned.capacity, self._open_written)
         mapping.populate(end)
         for offset, part in zip(layout[::2], parts, strict=True):
             mapping.copy_in(offset, part)
@@ -357,52 +409,83 @@ class SegmentStore:
         name, capacity, layout = segment.name, segment.capacity, segment.layout
         if not _NAME.fullmatch(name) or not is_within(layout, capacity):
             raise ValueError(f"not a segment of this store: {segment!r}")
-        own = name.startswith(self._tag)
-        view = open_view(self._mapping(name, capacity, writable=own), on_release)
+        mapping = self._mapping(name, capacity, self._open_value)
+        table = self._table or self._list_views()
+        view = open_view(mapping, table, mapping.word, on_release)
         parts = [
             view[offset : offset + size_bytes]
             for offset, size_bytes in zip(layout[::2], layout[1::2], strict=True)
         ]
         return parts[0], parts[1:]
 
-    def _mapping(self, name: str, capacity: int, *, writable: bool) -> Mapping:
+    def _mapping(
+        self, name: str, capacity: int, opened: Callable[[str, int], Mapping]
+    ) -> Mapping:
         with self._lock:
             mapping = self._mappings.get(name)
         if mapping is None:
-            mapping = Mapping(self._path(name), capacity, writable=writable)
+            mapping = opened(name, capacity)
+            mapping.word = fingerprint(name)
             with self._lock:
                 gone = self._mappings.add(name, mapping)
             del gone  # unmapped here, outside the lock
         return mapping
+
+    def _open_written(self, name: str, capacity: int) -> Mapping:
+        return Mapping(self._path(name) + give.WRITTEN, capacity, writable=True)
+
+    def _open_value(self, name: str, capacity: int) -> Mapping:
+        """Maps a value, wherever it is; the raylet's files only for reading."""
+        path = self._path(name)
+        try:
+            return Mapping(path, capacity, writable=name.startswith(self._tag))
+        except FileNotFoundError:
+            pass
+        try:
+            return Mapping(path + give.KEPT, capacity, writable=False)
+        except FileNotFoundError:
+            outside = self._outside.get(name)
+            if outside is None:
+                raise
+        return Mapping(outside, capacity, writable=False)
 
     # --- the end of values ---------------------------------------------------
 
     def recycle(self, name: str) -> None:
         """Takes a segment of this process back that nobody views any more.
 
-        Kept for reuse while memory is plentiful, else removed. A name that holds
-        no value of this process (told twice, or after a fork) is ignored.
+        Kept for reuse while memory is plentiful, else removed. One that the raylet
+        has spilled goes to ``on_lost``. A name that holds no value of this process
+        (told twice, or after a fork) is ignored.
         """
         self._check_process()
         scarce = self._is_scarce()
+        surplus: list[Owned] = []
         with self._lock:
             owned = self._live.pop(name, None)
             if owned is None:
-                return
-            self._live_bytes -= owned.filled_bytes
-            surplus: list[Owned] = []
-            if self._closed or scarce:
-                surplus.append(owned)
+                is_mine = self._outside.pop(name, None) is None
             else:
+                self._live_bytes -= owned.filled_bytes
                 # Under the lock: the next writer may want it at once.
-                give.mark(self._path(name))
-                self._free.push(owned)
+                is_mine = give.mark(self._path(name))
+                if is_mine and (self._closed or scarce):
+                    surplus.append(owned)
+                elif is_mine:
+                    self._free.push(owned)
             while self._free.filled_bytes > MAX_FREE_BYTES:
                 oldest = self._free.evict()
                 if oldest is not None:
                     surplus.append(oldest)
         for oldest in surplus:
             self._remove(oldest)
+        if not is_mine:
+            self.drop_mapping(name)
+            self._lost(name)
+
+    def _lost(self, name: str) -> None:
+        if self.on_lost is not None:
+            self.on_lost([name])
 
     def _is_scarce(self) -> bool:
         total, available = self._total_and_available()
@@ -425,12 +508,15 @@ class SegmentStore:
             self._remove(oldest)
 
     def discard(self, segment: Segment) -> None:
-        """Removes a segment whose creator is gone."""
+        """Removes a segment whose creator is gone; a spilled one is the raylet's."""
         self._check_process()
         if not _NAME.fullmatch(segment.name):
             raise ValueError(f"not a segment of this store: {segment!r}")
         self.drop_mapping(segment.name)
-        self._unlink(segment.name)
+        try:
+            os.unlink(self._path(segment.name))
+        except FileNotFoundError:
+            self._lost(segment.name)
 
     def drop_mapping(self, name: str) -> None:
         """Forgets the mapping of a segment; views of it stay valid."""
@@ -451,15 +537,16 @@ class SegmentStore:
         self._check_process()
         with self._lock:
             names = self._mappings.foreign_names()
-        gone = [
-            name
-            for name in names
-            if not os.path.exists(self._path(name))
-            and not os.path.exists(self._path(name + give.FREE))
-        ]
+        gone = [name for name in names if not self._exists(name)]
         for name in gone:
             self.drop_mapping(name)
         return len(gone)
+
+    def _exists(self, name: str) -> bool:
+        path = self._path(name)
+        states = (path, path + give.FREE, path + give.KEPT, path + give.WRITTEN)
+        outside = self._outside.get(name, path)
+        return any(map(os.path.exists, states)) or os.path.exists(outside)
 
     def statistics(self) -> StoreStatistics:
         """A snapshot of what this process holds."""
@@ -486,16 +573,17 @@ class SegmentStore:
         with self._lock:
             self._closed = True
             self._mappings.clear()
+            if self._table is not None:
+                self._table.close()
             surplus = []
             while (owned := self._free.evict()) is not None:
                 surplus.append(owned)
         for owned in surplus:
             self._remove(owned)
 
-    def _remove(self, owned: Owned) -> None:
+    def _remove(self, owned: Owned, state: str = give.FREE) -> None:
         self.drop_mapping(owned.name)
-        self._unlink(owned.name)
-        self._unlink(owned.name + give.FREE)
+        self._unlink(owned.name + state)
         self._used_bytes = max(0, self._used_bytes - owned.filled_bytes)
 
     def _unlink(self, name: str) -> None:

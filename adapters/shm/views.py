@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from rayshim.adapters.shm.mapping import Mapping
+from rayshim.adapters.shm.viewtable import ViewTable
 
 _untrack = ctypes.pythonapi.PyObject_GC_UnTrack
 _untrack.argtypes = [ctypes.py_object]
@@ -26,6 +27,7 @@ _untrack.restype = None
 def _finalize(lease: Any) -> None:
     # A forked child inherits views, but their end is the parent's to report.
     if lease.process_id == os.getpid():
+        lease.table.leave(lease.slot)
         lease.on_release()
 
 
@@ -42,17 +44,23 @@ def _lease_class(size_bytes: int) -> Any:
     return metaclass("Lease", (ctypes.Array,), members)
 
 
-def open_view(mapping: Mapping, on_release: Callable[[], None]) -> memoryview:
+def open_view(
+    mapping: Mapping, table: ViewTable, word: int, on_release: Callable[[], None]
+) -> memoryview:
     """A read-only view of the whole mapping, to be sliced.
 
     Args:
         mapping: stays mapped while the view or anything built on it lives.
+        table: lists the view while it lives ...
+        word: ... under this fingerprint.
         on_release: called once, in whichever thread drops the last view, possibly
             inside a garbage collection: it must not take locks.
     """
     lease = _lease_class(mapping.size_bytes).from_address(mapping.address)
     lease.mapping = mapping
     lease.on_release = on_release
+    lease.table = table
+    lease.slot = table.enter(word)
     lease.process_id = os.getpid()
     # The cycle collector runs finalizers before it knows that garbage stays
     # garbage: a __del__ elsewhere in a cycle could still read the memory after
