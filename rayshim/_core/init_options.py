@@ -126,7 +126,11 @@ class InitOptions:
                 raise _unsupported(name, _UNSUPPORTED[name])
         if address:
             _refuse_in_cluster(
-                num_cpus, num_gpus, resources, labels, object_store_memory
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+                resources=resources,
+                labels=labels,
+                object_store_memory=object_store_memory,
             )
         options = cls(address, settings=Settings.from_environment(system_config))
         options.resources = _resources(
