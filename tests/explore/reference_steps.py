@@ -8,7 +8,7 @@ on its way then.
 
 What the table needs from its channels: everything comes once and in order, as TCP and
 unix sockets give it, and a broken connection counts as a death. Of late copies it
-tolerates only those of the answer to a registration.
+tolerates only those of registrations and of their answers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class References:
         names: one letter for each process.
         objects: how many objects there are, 1 or 2; the second holds the first.
         hand_overs: how often a reference may be handed over, in all.
+        pins: how many calls of the owner may keep the first object as lineage.
         deaths: how many processes may die.
         doubled: kinds of messages that may come twice.
         doubles: how many messages may come twice, in all.
@@ -46,6 +47,7 @@ class References:
         *,
         objects: int = 1,
         hand_overs: int = 2,
+        pins: int = 0,
         deaths: int = 0,
         doubled: tuple[str, ...] = (),
         doubles: int = 0,
@@ -57,6 +59,7 @@ class References:
         self.options = {
             "objects": objects,
             "hand_overs": hand_overs,
+            "pins": pins,
             "deaths": deaths,
             "doubled": doubled,
             "doubles": doubles,
@@ -68,6 +71,7 @@ class References:
         self.names = names
         self.owner = names[0]
         self.hand_overs = hand_overs
+        self.pins = pins
         self.deaths = deaths
         self.doubles = doubles
         self.tables: dict[str, Any] = {name: table(name) for name in names}
@@ -125,6 +129,8 @@ class References:
                         _sorted(entry.held),
                         entry.registered,
                         entry.contains,
+                        entry.lineage,
+                        entry.lost,
                     )
                     for _, entry in sorted(table.entries.items())
                 ]
@@ -137,6 +143,7 @@ class References:
             self.running,
             _sorted(self.calls),
             self.made,
+            self.pins,
             self.hand_overs,
             self.deaths,
             self.doubles,
@@ -185,6 +192,12 @@ class References:
                     yield "lend", name, other, object_id
                 if self.options["by_call"]:
                     yield "call", name, other, object_id
+        if self.owner not in self.dead:
+            if self.pins and self.uses.get((self.owner, X)):
+                yield ("pin",)
+            entry = self.tables[self.owner].entries.get(X)
+            if entry is not None and entry.lineage:
+                yield ("unpin",)
         if self.deaths:
             for name in self.names:
                 if name not in self.dead:
@@ -217,6 +230,7 @@ class References:
             any(queue for pair, queue in self.channels.items() if pair[1] in live)
             or any(self.accepted[name] or self.running[name] for name in live)
             or any(n for (name, _), n in self.uses.items() if name in live)
+            or any(one.lineage for one in self.tables[self.owner].entries.values())
         )
 
     def _reach(self, object_id: bytes) -> list[str]:
@@ -261,6 +275,7 @@ class References:
         self.made += 1
         table = self.tables[self.owner]
         entry = table.own(object_id)
+        entry.value = "value"
         if object_id == Y:
             table.contain(entry, [X])
         self.uses[self.owner, object_id] = 1
@@ -286,6 +301,16 @@ class References:
         self.uses[name, object_id] -= 1
         self.tables[name].drop(object_id)
         self._settle(name)
+
+    def pin(self) -> None:
+        """A call that may run again had the first object as an argument."""
+        self.pins -= 1
+        self.tables[self.owner].pin_lineage(X)
+
+    def unpin(self) -> None:
+        """That call is forgotten."""
+        self.tables[self.owner].unpin_lineage(X)
+        self._settle(self.owner)
 
     def fetch(self, name: str) -> None:
         """Ask for the value of the object that holds another one."""
@@ -405,14 +430,14 @@ class References:
     def _on_release(self, source: str, name: str, object_id: bytes, lend: int) -> None:
         self.tables[name].release(object_id, source, lend)
 
-    def _on_borrow(self, source: str, name: str, object_id: bytes) -> None:
+    def _on_borrow(self, source: str, name: str, object_id: bytes, number: int) -> None:
         lend = self.tables[name].register_borrower(object_id, source)
-        self._send(name, source, ("acknowledged", object_id, lend))
+        self._send(name, source, ("acknowledged", object_id, lend, number))
 
     def _on_acknowledged(
-        self, source: str, name: str, object_id: bytes, lend: int
+        self, source: str, name: str, object_id: bytes, lend: int, number: int
     ) -> None:
-        self.tables[name].acknowledge(object_id, lend)
+        self.tables[name].acknowledge(object_id, lend, number, source)
         if lend:
             self._known(name, object_id)
 
@@ -446,7 +471,9 @@ class References:
     def _settle(self, name: str) -> None:
         table = self.tables[name]
         self.freed += [entry.object_id for entry in table.freed if name == self.owner]
+        self.freed += [entry.object_id for entry, *_ in table.faded]
         table.freed = []
+        table.faded = []
         releases, table.releases = table.releases, {}
         for peer, items in releases.items():
             for item in items:
@@ -457,7 +484,8 @@ class References:
                 if (name, owner) in self.buried:
                     table.peer_died(owner)
                 else:
-                    self._send(name, owner, ("borrow", object_id))
+                    number = table.registration(object_id)
+                    self._send(name, owner, ("borrow", object_id, number))
 
     def _send(self, source: str, target: str, message: Step) -> None:
         if target not in self.dead:
