@@ -22,7 +22,7 @@ EXCEPTIONS = {"rayshim.lineage.ids": frozenset({"os.urandom"})}
 #: Folder of adapters/ -> the technology that it may import beside its own kind.
 TECHNOLOGY: dict[str, frozenset[str]] = {
     "dask": frozenset({"dask", "distributed", "tornado"}),
-    "flight": frozenset({"pyarrow"}),
+    "flight": frozenset({"msgspec", "pyarrow"}),
     "ports": frozenset(),
     "processes": frozenset({"psutil"}),
     "raylet": frozenset({"msgspec", "psutil"}),
