@@ -1,0 +1,214 @@
+"""Which node gets what: leases one by one, the bundles of a placement group together.
+
+Pure functions over what nodes said they have. Rules for a lease:
+
+1. Only nodes that would have room if nobody held anything come into question.
+2. Of them one that has room now is taken: the first of the wanted nodes (data is
+   there, or the user named them); else, unless it is to be spread, the asker's own
+   node; else the one that is used least, and of equals the one that joined first.
+3. A hard wish for nodes is never broken, however long it takes.
+4. Work that needs no GPU goes to nodes without one if they have room.
+
+Source: the hybrid policy is described in Ray's documentation ("Scheduling",
+default strategy); the bundles are placed first-fit by decreasing size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rayshim.lineage.resources import CPU, GPU, Units
+
+
+class View(NamedTuple):
+    """What is known of a node that may get work."""
+
+    node_id: str
+    total: Mapping[str, int]
+    available: Mapping[str, int]
+
+
+class Wish(NamedTuple):
+    """Where a lease would like to go."""
+
+    #: The asker's node; may be empty.
+    home: str = ""
+    #: In order of preference; empty: any.
+    nodes: Sequence[str] = ()
+    #: False: only ``nodes`` will do.
+    is_soft: bool = True
+    is_spread: bool = False
+    #: A wanted node that could have room is waited for, even if others have some.
+    is_patient: bool = False
+
+
+_ANYWHERE = Wish()
+
+
+class Choice(NamedTuple):
+    """A node for a lease."""
+
+    node_id: str
+    #: False: it has room only later, when others give back.
+    has_room: bool
+
+
+def fits(need: Mapping[str, int], have: Mapping[str, int]) -> bool:
+    """Whether ``have`` covers ``need``."""
+    return all(have.get(name, 0) >= units for name, units in need.items())
+
+
+def usage(view: View, need: Mapping[str, int]) -> float:
+    """The largest used share of CPU and of what is needed, from 0 to 1."""
+    shares = [0.0]
+    for name in (CPU, *need):
+        total = view.total.get(name, 0)
+        if total:
+            shares.append(1 - view.available.get(name, 0) / total)
+    return max(shares)
+
+
+def choose(
+    need: Mapping[str, int], views: Sequence[View], wish: Wish = _ANYWHERE
+) -> Choice | None:
+    """The node for a lease, or None when none of them could ever have room.
+
+    Args:
+        need: units of each resource, > 0.
+        views: the nodes that may get work, in order of joining.
+        wish: see :class:`Wish`.
+    """
+    order = {node_id: place for place, node_id in enumerate(wish.nodes)}
+    able = [
+        view
+        for view in views
+        if fits(need, view.total) and (wish.is_soft or view.node_id in order)
+    ]
+    if not able:
+        return None
+    wanted = sorted(
+        (view for view in able if view.node_id in order),
+        key=lambda view: order[view.node_id],
+    )
+    if wish.is_patient and wanted:
+        able = wanted
+    free = [view for view in able if fits(need, view.available)]
+    for view in wanted:
+        if view in free:
+            return Choice(view.node_id, True)
+    if not free:
+        best = min(wanted or able, key=lambda view: usage(view, need))
+        return Choice(best.node_id, False)
+    if GPU not in need:
+        free = [view for view in free if not view.total.get(GPU)] or free
+    if not wish.is_spread:
+        for view in free:
+            if view.node_id == wish.home:
+                return Choice(view.node_id, True)
+    return Choice(min(free, key=lambda view: usage(view, need)).node_id, True)
+
+
+def place_bundles(
+    bundles: Mapping[int, Units],
+    strategy: str,
+    views: Sequence[View],
+    placed: Mapping[int, str] | None = None,
+) -> dict[int, str] | None:
+    """Index of each bundle -> its node, or None when they do not all fit now.
+
+    Args:
+        bundles: what is to be placed, by index.
+        strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
+        views: the nodes that may get work, in order of joining.
+        placed: bundles of the group that are on nodes already.
+    """
+    used = dict.fromkeys((placed or {}).values(), 0)
+    for node_id in (placed or {}).values():
+        used[node_id] += 1
+    free = {view.node_id: dict(view.available) for view in views}
+    if strategy in ("PACK", "STRICT_PACK"):
+        homes = [node_id for node_id in free if node_id in used]
+        if strategy == "STRICT_PACK" and used:
+            return _pack(bundles, {node_id: free[node_id] for node_id in homes})
+        for node_id in [*homes, *(one for one in free if one not in used)]:
+            if _pack(bundles, {node_id: dict(free[node_id])}) is not None:
+                return dict.fromkeys(bundles, node_id)
+        return None if strategy == "STRICT_PACK" else _pack(bundles, free)
+    if strategy == "STRICT_SPREAD":
+        return _match(bundles, {one: free[one] for one in free if one not in used})
+    return _spread(bundles, free, used)
+
+
+def _pack(
+    bundles: Mapping[int, Units], free: dict[str, Units]
+) -> dict[int, str] | None:
+    """Few nodes: each bundle, large ones first, goes to the first where it fits."""
+    chosen: dict[int, str] = {}
+    for index in _by_size(bundles):
+        for node_id, have in free.items():
+            if fits(bundles[index], have):
+                _take(have, bundles[index])
+                chosen[index] = node_id
+                break
+        else:
+            return None
+    return dict(sorted(chosen.items()))
+
+
+def _spread(
+    bundles: Mapping[int, Units], free: dict[str, Units], used: dict[str, int]
+) -> dict[int, str] | None:
+    """Many nodes: each bundle goes where the fewest of the group are."""
+    chosen: dict[int, str] = {}
+    for index in _by_size(bundles):
+        able = [one for one, have in free.items() if fits(bundles[index], have)]
+        if not able:
+            return None
+        node_id = min(able, key=lambda one: used.get(one, 0))
+        _take(free[node_id], bundles[index])
+        used[node_id] = used.get(node_id, 0) + 1
+        chosen[index] = node_id
+    return dict(sorted(chosen.items()))
+
+
+def _match(
+    bundles: Mapping[int, Units], free: Mapping[str, Units]
+) -> dict[int, str] | None:
+    """A node of its own for each bundle (augmenting paths; Kuhn 1955)."""
+    taken: dict[str, int] = {}
+
+    def find(index: int, seen: set[str]) -> bool:
+        for node_id, have in free.items():
+            if node_id in seen or not fits(bundles[index], have):
+                continue
+            seen.add(node_id)
+            if node_id not in taken or find(taken[node_id], seen):
+                taken[node_id] = index
+                return True
+        return False
+
+    if not all(find(index, set()) for index in _by_size(bundles)):
+        return None
+    return {index: node_id for node_id, index in sorted(taken.items(), key=_second)}
+
+
+def _second(pair: tuple[str, int]) -> int:
+    return pair[1]
+
+
+def _by_size(bundles: Mapping[int, Units]) -> list[int]:
+    """Scarce and large ones first: what is hardest to place."""
+    return sorted(
+        bundles,
+        key=lambda index: (
+            -len(bundles[index]),
+            -max(bundles[index].values(), default=0),
+            index,
+        ),
+    )
+
+
+def _take(have: Units, need: Units) -> None:
+    for name, units in need.items():
+        have[name] = have.get(name, 0) - units

@@ -1,0 +1,127 @@
+"""Which node gets what."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayshim.lineage.placement import Choice, View, Wish, choose, place_bundles
+from rayshim.lineage.resources import to_units
+
+
+def view(name: str, total: float, free: float, **more: float) -> View:
+    units = to_units(more)
+    return View(
+        name,
+        to_units({"CPU": total}) | units,
+        to_units({"CPU": free}) | units,
+    )
+
+
+CPU = to_units({"CPU": 1.0})
+
+
+def test_home_is_taken_while_it_has_room() -> None:
+    views = [view("a", 8, 8), view("b", 2, 1)]
+    assert choose(CPU, views, Wish("b")) == Choice("b", True)
+    assert choose(CPU, [view("a", 8, 8), view("b", 2, 0)], Wish("b")) == Choice(
+        "a", True
+    )
+
+
+def test_the_least_used_node_is_taken_without_a_home() -> None:
+    views = [view("a", 4, 2), view("b", 4, 3), view("c", 4, 3)]
+    assert choose(CPU, views) == Choice("b", True)
+    assert choose(CPU, views, Wish("a", is_spread=True)) == Choice("b", True)
+
+
+def test_what_could_never_fit_has_no_node() -> None:
+    assert choose(to_units({"CPU": 9}), [view("a", 8, 8)]) is None
+    assert choose(CPU, [view("a", 1, 1)], Wish(nodes=["b"], is_soft=False)) is None
+
+
+def test_what_fits_later_waits_at_the_least_used_node() -> None:
+    views = [view("a", 2, 0), view("b", 4, 0.5)]
+    assert choose(CPU, views) == Choice("b", False)
+
+
+def test_wanted_nodes_come_in_their_order() -> None:
+    views = [view("a", 2, 2), view("b", 2, 0), view("c", 2, 2)]
+    assert choose(CPU, views, Wish("a", ["b", "c"])) == Choice("c", True)
+    assert choose(CPU, views, Wish("a", ["b"])) == Choice("a", True)
+    assert choose(CPU, views, Wish("a", ["b"], is_soft=False)) == Choice("b", False)
+    assert choose(CPU, views, Wish("a", ["b"], is_patient=True)) == Choice("b", False)
+    assert choose(CPU, views, Wish("a", ["x"], is_patient=True)) == Choice("a", True)
+
+
+def test_gpus_are_left_to_those_that_need_them() -> None:
+    views = [view("a", 4, 4, GPU=1), view("b", 4, 1)]
+    assert choose(CPU, views, Wish("a")) == Choice("b", True)
+    assert choose(to_units({"GPU": 1}), views) == Choice("a", True)
+    assert choose(CPU, views[:1]) == Choice("a", True)
+
+
+TWO = {0: CPU, 1: CPU}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "frees", "nodes"),
+    [
+        ("PACK", (2, 2), {0: "a", 1: "a"}),
+        ("PACK", (1, 2), {0: "b", 1: "b"}),
+        ("PACK", (1, 1), {0: "a", 1: "b"}),
+        ("PACK", (1, 0), None),
+        ("STRICT_PACK", (1, 2), {0: "b", 1: "b"}),
+        ("STRICT_PACK", (1, 1), None),
+        ("SPREAD", (2, 2), {0: "a", 1: "b"}),
+        ("SPREAD", (0, 2), {0: "b", 1: "b"}),
+        ("STRICT_SPREAD", (2, 2), {0: "a", 1: "b"}),
+        ("STRICT_SPREAD", (0, 2), None),
+    ],
+)
+def test_strategies(
+    strategy: str, frees: tuple[int, int], nodes: dict[int, str] | None
+) -> None:
+    views = [view("a", 2, frees[0]), view("b", 2, frees[1])]
+    assert place_bundles(TWO, strategy, views) == nodes
+
+
+def test_strict_spread_finds_the_only_way() -> None:
+    big, small = to_units({"CPU": 2}), to_units({"CPU": 1, "x": 1})
+    views = [view("a", 4, 4, x=1), view("b", 1, 1, x=1)]
+    assert place_bundles({0: big, 1: small}, "STRICT_SPREAD", views) == {
+        0: "a",
+        1: "b",
+    }
+
+
+def test_lost_bundles_mind_those_that_are_left() -> None:
+    views = [view("a", 4, 4), view("b", 4, 4)]
+    lost = {1: CPU}
+    assert place_bundles(lost, "STRICT_SPREAD", views, {0: "a"}) == {1: "b"}
+    assert place_bundles(lost, "SPREAD", views, {0: "a"}) == {1: "b"}
+    assert place_bundles(lost, "PACK", views, {0: "b"}) == {1: "b"}
+    assert place_bundles(lost, "STRICT_PACK", views, {0: "b"}) == {1: "b"}
+    assert place_bundles(lost, "STRICT_SPREAD", views[:1], {0: "a"}) is None
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=5),
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.sampled_from(["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]),
+)
+def test_no_node_is_given_more_than_it_has(
+    sizes: list[int], frees: list[int], strategy: str
+) -> None:
+    bundles = {index: {"CPU": size} for index, size in enumerate(sizes)}
+    views = [View(str(at), {"CPU": 4}, {"CPU": free}) for at, free in enumerate(frees)]
+    found = place_bundles(bundles, strategy, views)
+    if found is None:
+        return
+    assert found.keys() == bundles.keys()
+    for one in views:
+        held = [sizes[at] for at, node_id in found.items() if node_id == one.node_id]
+        assert sum(held) <= one.available["CPU"]
+        assert strategy != "STRICT_SPREAD" or len(held) <= 1
+    assert strategy != "STRICT_PACK" or len(set(found.values())) == 1
