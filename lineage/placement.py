@@ -179,13 +179,17 @@ def _match(
     taken: dict[str, int] = {}
 
     def find(index: int, seen: set[str]) -> bool:
-        for node_id, have in free.items():
-            if node_id in seen or not fits(bundles[index], have):
-                continue
-            seen.add(node_id)
-            if node_id not in taken or find(taken[node_id], seen):
+        able = [one for one, have in free.items() if fits(bundles[index], have)]
+        for node_id in able:
+            if node_id not in taken:
                 taken[node_id] = index
                 return True
+        for node_id in able:
+            if node_id not in seen:
+                seen.add(node_id)
+                if find(taken[node_id], seen):
+                    taken[node_id] = index
+                    return True
         return False
 
     if not all(find(index, set()) for index in _by_size(bundles)):
