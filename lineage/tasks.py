@@ -8,6 +8,8 @@ States and the events that move a call between them::
        |                          +--|--crashed, raised (a run is left)
        +--failed argument--> FAILED <+--crashed, raised (none is left), cancelled
 
+    PUSHED --arguments lost--> WAITING <--rebuild-- DONE
+
 Rules:
 
 1. A crash of the executor costs a run only if the call may have started: calls
@@ -17,6 +19,8 @@ Rules:
 3. A cancelled call is never tried again. What it gives is the cancellation, unless
    it had finished or answered by itself.
 4. A call ends once. Late and doubled news of a call that has ended change nothing.
+   It may only begin anew, for a value of it that was lost, which costs a run.
+5. An executor that cannot read an argument gives the call back unstarted, for nothing.
 
 The budget follows Ray: ``retries_left`` counts further runs, -1 is without limit.
 """
@@ -56,6 +60,8 @@ class TaskEvent(Enum):
     CRASHED = "crashed, no run is left"
     CANCELLED = "cancelled"
     REFUSED = "refused"
+    ARGUMENTS_LOST = "arguments lost"
+    REBUILD = "rebuild"
 
 
 _S, _E = TaskState, TaskEvent
@@ -78,6 +84,8 @@ TRANSITIONS: dict[tuple[TaskState, TaskEvent], TaskState] = {
     (_S.PUSHED, _E.CRASHED): _S.FAILED,
     (_S.PUSHED, _E.CANCELLED): _S.FAILED,
     (_S.PUSHED, _E.REFUSED): _S.FAILED,
+    (_S.PUSHED, _E.ARGUMENTS_LOST): _S.WAITING,
+    (_S.DONE, _E.REBUILD): _S.WAITING,
 }
 
 
@@ -148,6 +156,11 @@ class TaskLife:
         self.on(TaskEvent.RAISED_AGAIN)
         self._spend()
         return Verdict.AGAIN
+
+    def rebuild(self) -> None:
+        """Begin anew: a value that it made is lost and needed (rule 4)."""
+        self.on(TaskEvent.REBUILD)
+        self._spend()
 
     def fail(self) -> None:
         """Nothing can come of it any more; no change if it has ended."""

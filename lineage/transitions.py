@@ -8,7 +8,7 @@ from typing import Any
 
 #: Events that a machine remembers.
 STORY_EVENTS = 2048
-_SUBJECTS = ("lease_id", "worker_id", "actor_id", "group", "node_id", "object_id")
+_SUBJECTS = ("lease_id", "worker_id", "actor_id", "group", "node_id", "object_id", "address")
 
 
 class InvalidTransition(Exception):
@@ -38,4 +38,13 @@ class Story:
             f"{now:.6f} {event}"
             for now, event in self._events
             if any(getattr(event, name, None) == subject for name in _SUBJECTS)
+        ]
+
+    def of_prefix(self, task_id: bytes) -> list[str]:
+        """The remembered events of a call and of the objects that it makes."""
+        return [
+            f"{now:.6f} {event}"
+            for now, event in self._events
+            if getattr(event, "task_id", b"") == task_id
+            or getattr(event, "object_id", b"")[: len(task_id)] == task_id
         ]
