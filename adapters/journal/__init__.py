@@ -1,0 +1,1 @@
+"""What the control service must not forget when its process dies."""
