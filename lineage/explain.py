@@ -70,7 +70,7 @@ def holders(raylet: Raylet, names: Mapping[str, int], now: float) -> str:
                 f"{_holder(one.request.label, describe(held))} (pid {pid}, {age:.0f} s)"
             )
     for group, bundles in raylet.groups.items():
-        for index, bundle in enumerate(bundles):
+        for index, bundle in bundles.items():
             held = {
                 name: units
                 for name, units in bundle.allocation.units.items()
@@ -90,7 +90,7 @@ def _group_reason(raylet: Raylet, group: bytes, bundle: int, need: Units) -> str
     bundles = raylet.groups.get(group)
     if bundles is None:
         return f"needs {describe(need)} of {name}, which has not got its resources yet"
-    chosen = bundles if bundle < 0 else bundles[bundle : bundle + 1]
+    chosen = [one for index, one in bundles.items() if bundle in (-1, index)]
     parts = ", ".join(
         f"{describe(one.resources.available)} of {describe(one.resources.total)}"
         for one in chosen

@@ -26,12 +26,38 @@ class LeaseRequested(NamedTuple):
     group: bytes = b""
     bundle: int = -1
     fixed: bool = False
+    #: Only the control service can say which node may grant it.
+    is_away: bool = False
+    #: Nodes that passed the request on before.
+    hops: int = 0
+    #: What the shell passes on (opaque here).
+    cargo: object = None
 
 
 class LeaseCancelled(NamedTuple):
     """The holder wants the lease no more, if it is not granted yet."""
 
     lease_id: bytes
+
+
+class LeaseSpilled(NamedTuple):
+    """The control service found room on another node."""
+
+    lease_id: bytes
+    address: str
+
+
+class LeaseAdmitted(NamedTuple):
+    """The control service chose this node."""
+
+    lease_id: bytes
+
+
+class LeaseRefused(NamedTuple):
+    """No node will ever grant it."""
+
+    lease_id: bytes
+    reason: str
 
 
 class LeaseReturned(NamedTuple):
@@ -91,16 +117,39 @@ class JobEnded(NamedTuple):
 
 
 class BundlesRequested(NamedTuple):
-    """A placement group wants its bundles on this node, all or none."""
+    """A placement group wants bundles on this node, all or none.
+
+    ``indexes`` number the bundles in their group; without them they are 0, 1, ...
+    """
 
     group: bytes
     bundles: tuple[Units, ...]
+    indexes: tuple[int, ...] = ()
+    #: False: answer at once, with a refusal if they do not fit now.
+    is_patient: bool = True
+
+
+class ReservationExpired(NamedTuple):
+    """A placement group waits for its bundles no more."""
+
+    group: bytes
+
+
+class BundlesReturned(NamedTuple):
+    """A placement group takes these bundles elsewhere; nothing runs in them."""
+
+    group: bytes
+    indexes: tuple[int, ...]
 
 
 class BundlesRemoved(NamedTuple):
     """A placement group is gone, and with it the leases inside."""
 
     group: bytes
+
+
+class Draining(NamedTuple):
+    """The node will leave: it grants nothing any more."""
 
 
 class TimePassed(NamedTuple):
@@ -126,6 +175,22 @@ class RejectLease(NamedTuple):
     holder: str
     reason: str
     kind: str
+    #: For "spillback": the raylet to ask instead.
+    spill_to: str = ""
+    hops: int = 0
+
+
+class AskElsewhere(NamedTuple):
+    """Ask the control service who can grant it."""
+
+    lease_id: bytes
+    cargo: object
+
+
+class AskNoMore(NamedTuple):
+    """The control service need not look for it any more."""
+
+    lease_id: bytes
 
 
 class AskBack(NamedTuple):
@@ -171,13 +236,22 @@ class ReportBundles(NamedTuple):
     group: bytes
 
 
+class RefuseBundles(NamedTuple):
+    """A placement group's bundles do not fit on this node."""
+
+    group: bytes
+
+
 Command = (
     GrantLease
     | RejectLease
+    | AskElsewhere
+    | AskNoMore
     | AskBack
     | ReportLost
     | StartExecutor
     | InterruptExecutor
     | EndExecutor
     | ReportBundles
+    | RefuseBundles
 )

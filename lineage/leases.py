@@ -20,6 +20,7 @@ class LeaseState(Enum):
     STARTING = 2
     GRANTED = 3
     FINISHED = 4
+    FORWARDED = 5
 
 
 class ExecutorState(Enum):
@@ -39,6 +40,7 @@ class Lease:
         "allocation",
         "asked",
         "executor",
+        "is_asked_elsewhere",
         "number",
         "request",
         "shape",
@@ -59,7 +61,9 @@ class Lease:
         )
         #: Time of the last change of state.
         self.since_s = now
-        #: What it holds and of which set; None exactly in WAITING.
+        #: The control service looks for another node meanwhile.
+        self.is_asked_elsewhere = False
+        #: What it holds and of which set; None exactly in WAITING and FORWARDED.
         self.allocation: Allocation | None = None
         self.source: ResourceSet | None = None
         #: Set exactly in GRANTED.
@@ -71,11 +75,21 @@ class Lease:
 class Reservation:
     """A placement group that waits for its bundles."""
 
-    __slots__ = ("asked", "bundles", "group", "need", "number", "shape", "since_s")
+    __slots__ = (
+        "asked",
+        "bundles",
+        "group",
+        "indexes",
+        "need",
+        "number",
+        "shape",
+        "since_s",
+    )
 
     def __init__(self, event: BundlesRequested, number: int, now: float) -> None:
         self.group = event.group
         self.bundles = event.bundles
+        self.indexes = event.indexes or tuple(range(len(event.bundles)))
         self.number = number
         self.since_s = now
         self.asked: set[bytes] = set()

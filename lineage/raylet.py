@@ -3,9 +3,13 @@
 A *lease* is the right to run on one executor with given resources. Its life:
 
     UNKNOWN -> WAITING -> (STARTING ->) GRANTED -> FINISHED
+    UNKNOWN -> FORWARDED -> WAITING or FINISHED,  WAITING -> FINISHED
 
 WAITING holds nothing; STARTING holds its resources and waits for a forked executor;
-GRANTED holds both. Four rules always hold:
+GRANTED holds both; FORWARDED waits for the control service to name a node. In a
+cluster the control service also looks for another node while a request is WAITING:
+what comes first wins, and a request that goes elsewhere is FINISHED here (unless it
+comes back, with more hops than before). Four rules always hold:
 
 1. The sum of what leases and bundles hold plus what is available is the total.
 2. An executor serves one lease at a time, and after its first lease only the same
@@ -49,8 +53,12 @@ from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Executors that die before their first report, in a row, after which requests fail.
 START_ATTEMPTS = 3
+#: Nodes that may pass a request on; the last one keeps it.
+MAX_HOPS = 3
 #: Finished lease ids and removed groups that are remembered against late messages.
 REMEMBERED = 4096
+#: More hops than a request may have.
+NEVER_AGAIN = 1 << 30
 
 
 class Raylet:
@@ -61,6 +69,7 @@ class Raylet:
         new_worker_id: Gives a fresh id for each call.
         prestart: Executors, idle or running tasks, that are kept at least.
         max_starting: Executors that may be starting at once.
+        is_clustered: Whether other nodes may grant what this one cannot.
     """
 
     def __init__(
@@ -70,15 +79,19 @@ class Raylet:
         *,
         prestart: int = 0,
         max_starting: int = 8,
+        is_clustered: bool = False,
     ) -> None:
         self.resources = resources
+        self._is_clustered = is_clustered
+        #: True once the node grants nothing any more.
+        self.is_draining = False
         self.executors = ExecutorSet(
             new_worker_id,
             prestart=prestart,
             kept_idle=resources.total.get(CPU, 0) // UNITS,
             max_starting=max_starting,
         )
-        #: Lease id -> lease in WAITING, STARTING or GRANTED.
+        #: Lease id -> lease in FORWARDED, WAITING, STARTING or GRANTED.
         self.leases: dict[bytes, Lease] = {}
         #: Holder -> ids of its leases, in order of request.
         self._held: dict[str, dict[bytes, None]] = {}
@@ -88,13 +101,16 @@ class Raylet:
         self._starting: dict[bytes, Lease] = {}
         #: Exactly the leases in GRANTED that are not fixed, by grant.
         self._reclaimable: dict[bytes, Lease] = {}
-        #: Ids of finished leases, oldest first.
-        self._finished: OrderedDict[bytes, None] = OrderedDict()
-        #: Group -> its bundles.
-        self.groups: dict[bytes, list[Bundle]] = {}
+        #: Ids of finished leases, oldest first -> hops that a request must have to be
+        #: a new one.
+        self._finished: OrderedDict[bytes, int] = OrderedDict()
+        #: Group -> index -> bundle, for its bundles on this node; none is empty.
+        self.groups: dict[bytes, dict[int, Bundle]] = {}
         #: Group -> its reservation that waits.
         self._reservations: dict[bytes, Reservation] = {}
-        self._removed_groups: OrderedDict[bytes, None] = OrderedDict()
+        self._removed_groups: OrderedDict[bytes, int] = OrderedDict()
+        #: Counts the reservations that were met.
+        self._reserved = 0
         self._arrivals = 0
         self._failed_starts = 0
         self._story = Story()
@@ -136,14 +152,17 @@ class Raylet:
         held = {id(self.resources): [self.resources]}
         allocations: dict[int, list[Any]] = {id(self.resources): []}
         for bundles in self.groups.values():
-            for bundle in bundles:
+            for bundle in bundles.values():
                 allocations[id(self.resources)].append(bundle.allocation)
                 held[id(bundle.resources)] = [bundle.resources]
                 allocations[id(bundle.resources)] = []
         for lease_id, lease in self.leases.items():
             by_state[lease.state].add(lease_id)
             assert (lease.executor is not None) == (lease.state is LeaseState.GRANTED)
-            assert (lease.allocation is None) == (lease.state is LeaseState.WAITING)
+            holds = lease.state not in (LeaseState.WAITING, LeaseState.FORWARDED)
+            assert holds == (lease.allocation is not None)
+            assert not (holds and lease.is_asked_elsewhere)
+            assert lease.state is not LeaseState.FORWARDED or lease.is_asked_elsewhere
             if lease.allocation is not None:
                 allocations[id(lease.source)].append(lease.allocation)
         for key, sets in held.items():
@@ -172,12 +191,110 @@ class Raylet:
         if event.group and event.group in self._removed_groups:
             _remember(self._finished, event.lease_id)
             return [removed(event)]
+        if self.is_draining and event.fixed:
+            return [_drained(event)]
         self._arrivals += 1
         lease = Lease(event, self._arrivals, now)
+        self._finished.pop(event.lease_id, None)
         self.leases[event.lease_id] = lease
         self._held.setdefault(event.holder, {})[event.lease_id] = None
+        if event.is_away or self.is_draining:
+            return [self._forward(lease)]
+        self._waiting.setdefault(lease.shape, deque()).append(lease)
+        commands = self._schedule(now)
+        if (
+            self._is_clustered
+            and lease.state is LeaseState.WAITING
+            and not event.fixed
+            and event.hops < MAX_HOPS
+        ):
+            lease.is_asked_elsewhere = True
+            commands.append(ev.AskElsewhere(event.lease_id, event.cargo))
+        return commands
+
+    def _renew(self, event: LeaseRequested, now: float) -> list[Command]:
+        """A request that was passed on may come back."""
+        if event.hops < self._finished[event.lease_id]:
+            return []
+        return self._request(event, now)
+
+    def _forward(self, lease: Lease) -> Command:
+        lease.state = LeaseState.FORWARDED
+        lease.is_asked_elsewhere = True
+        return ev.AskElsewhere(lease.request.lease_id, lease.request.cargo)
+
+    def _admit(self, event: ev.LeaseAdmitted, now: float) -> list[Command]:
+        lease = self.leases[event.lease_id]
+        if self.is_draining:
+            return [self._forward(lease)]
+        lease.is_asked_elsewhere = False
+        lease.state = LeaseState.WAITING
         self._waiting.setdefault(lease.shape, deque()).append(lease)
         return self._schedule(now)
+
+    def _spill(self, event: ev.LeaseSpilled, now: float) -> list[Command]:
+        lease = self.leases[event.lease_id]
+        request = lease.request
+        lease.is_asked_elsewhere = False  # It has answered.
+        self._finish(lease, now, hops=request.hops + 1)
+        reason = f"another node has room for {request.label}"
+        return [
+            ev.RejectLease(
+                request.lease_id,
+                request.holder,
+                reason,
+                "spillback",
+                event.address,
+                request.hops,
+            ),
+            *self._schedule(now),
+        ]
+
+    def _stay(self, event: ev.LeaseAdmitted, now: float) -> list[Command]:
+        self.leases[event.lease_id].is_asked_elsewhere = False
+        return []
+
+    def _refuse(self, event: ev.LeaseRefused, now: float) -> list[Command]:
+        lease = self.leases[event.lease_id]
+        request = lease.request
+        lease.is_asked_elsewhere = False
+        self._finish(lease, now)
+        rejected = ev.RejectLease(
+            event.lease_id, request.holder, event.reason, "infeasible"
+        )
+        return [rejected, *self._schedule(now)]
+
+    def _drain(self, event: ev.Draining, now: float) -> list[Command]:
+        self.is_draining = True
+        commands: list[Command] = []
+        for lease in list(self.leases.values()):
+            if lease.state is not LeaseState.WAITING:
+                continue
+            if lease.request.fixed:
+                self._finish(lease, now)
+                commands.append(_drained(lease.request))
+                continue
+            self._leave_queue(lease)
+            was_asked = lease.is_asked_elsewhere
+            asked = self._forward(lease)
+            if not was_asked:
+                commands.append(asked)
+        for group, reservation in list(self._reservations.items()):
+            self._leave_queue(reservation)
+            del self._reservations[group]
+            commands.append(ev.RefuseBundles(group))
+        return commands
+
+    def asked_elsewhere(self) -> Iterator[Command]:
+        """What the control service has to be asked again if it forgot."""
+        for lease_id, lease in self.leases.items():
+            if lease.is_asked_elsewhere:
+                yield ev.AskElsewhere(lease_id, lease.request.cargo)
+
+    def has_bundle(self, group: bytes, index: int) -> bool:
+        """Whether a bundle of a group (-1: any) is on this node."""
+        bundles = self.groups.get(group)
+        return bundles is not None and (index < 0 or index in bundles)
 
     def _repeat(self, event: LeaseRequested, now: float) -> list[Command]:
         return [grant(self.leases[event.lease_id])]
@@ -188,14 +305,16 @@ class Raylet:
     def _cancel(self, event: ev.LeaseCancelled, now: float) -> list[Command]:
         lease = self.leases[event.lease_id]
         request = lease.request
+        commands = self._ask_no_more(lease)
         self._finish(lease, now)
         reason = f"the request for {request.label} was cancelled"
         rejected = ev.RejectLease(event.lease_id, request.holder, reason, "cancelled")
-        return [rejected, *self._schedule(now)]
+        return [rejected, *commands, *self._schedule(now)]
 
     def _return(self, event: ev.LeaseReturned, now: float) -> list[Command]:
-        executor = self._finish(self.leases[event.lease_id], now)
-        commands: list[Command] = []
+        lease = self.leases[event.lease_id]
+        commands = self._ask_no_more(lease)
+        executor = self._finish(lease, now)
         if executor is not None:
             if event.dispose:
                 self.executors.leave(executor, now)
@@ -287,6 +406,7 @@ class Raylet:
         """Frees a dead peer's leases; what runs on them runs for nobody."""
         commands: list[Command] = []
         for lease_id in list(self._held.get(holder, ())):
+            commands += self._ask_no_more(self.leases[lease_id])
             executor = self._finish(self.leases[lease_id], now)
             if executor is not None:
                 self.executors.leave(executor, now)
@@ -294,13 +414,14 @@ class Raylet:
         return commands
 
     def _job_ended(self, event: ev.JobEnded, now: float) -> list[Command]:
+        commands: list[Command] = []
         for lease in list(self.leases.values()):
             request = lease.request
             if request.job_id == event.job_id and not request.fixed:
+                commands += self._ask_no_more(lease)
                 executor = self._finish(lease, now)
                 if executor is not None:
                     self.executors.leave(executor, now)
-        commands: list[Command] = []
         for executor in self.executors:
             if executor.job_id == event.job_id and executor.lease is None:
                 self.executors.leave(executor, now)
@@ -316,20 +437,47 @@ class Raylet:
         group = event.group
         if group in self._removed_groups or group in self._reservations:
             return []
-        if group in self.groups:
+        if self.is_draining:
+            return [ev.RefuseBundles(group)]
+        indexes = event.indexes or range(len(event.bundles))
+        if group in self.groups and all(one in self.groups[group] for one in indexes):
             return [ev.ReportBundles(group)]
         self._arrivals += 1
         reservation = Reservation(event, self._arrivals, now)
         self._reservations[group] = reservation
         self._waiting.setdefault(reservation.shape, deque()).append(reservation)
+        commands = self._schedule(now)
+        if not event.is_patient:
+            commands += self._expire(ev.ReservationExpired(group), now)
+        return commands
+
+    def _expire(self, event: ev.ReservationExpired, now: float) -> list[Command]:
+        reservation = self._reservations.pop(event.group, None)
+        if reservation is None:
+            return []
+        self._leave_queue(reservation)
+        return [ev.RefuseBundles(event.group)]
+
+    def _return_bundles(self, event: ev.BundlesReturned, now: float) -> list[Command]:
+        bundles = self.groups.get(event.group, {})
+        for index in event.indexes:
+            bundle = bundles.pop(index, None)
+            if bundle is None:
+                continue
+            for lease in self.leases.values():
+                if lease.source is bundle.resources:
+                    # A late lease goes on to hold a part of the node.
+                    lease.source = self.resources
+            self.resources.release_rest(bundle.resources)
+        if not bundles:
+            self.groups.pop(event.group, None)
+        self._reservations_end(event.group)
         return self._schedule(now)
 
     def _remove_group(self, event: ev.BundlesRemoved, now: float) -> list[Command]:
         group = event.group
         _remember(self._removed_groups, group)
-        reservation = self._reservations.pop(group, None)
-        if reservation is not None:
-            self._leave_queue(reservation)
+        self._reservations_end(group)
         commands: list[Command] = []
         for lease in [
             one for one in self.leases.values() if one.request.group == group
@@ -339,21 +487,27 @@ class Raylet:
                 # Until it is dead it goes on to hold a part of the node.
                 lease.source = self.resources
             else:
+                commands += self._ask_no_more(lease)
                 self._finish(lease, now)
                 commands.append(removed(lease.request))
-        for bundle in self.groups.pop(group, ()):
+        for bundle in self.groups.pop(group, {}).values():
             self.resources.release_rest(bundle.resources)
         return commands + self._schedule(now)
+
+    def _reservations_end(self, group: bytes) -> None:
+        reservation = self._reservations.pop(group, None)
+        if reservation is not None:
+            self._leave_queue(reservation)
 
     # Scheduling.
 
     def _schedule(self, now: float) -> list[Command]:
         """Grants what fits, by arrival; asks holders back for what does not."""
         commands: list[Command] = []
-        group_count = -1
+        seen = -1
         # A group reserved in one pass may let older requests in it go in the next.
-        while self._waiting and group_count != len(self.groups):
-            group_count = len(self.groups)
+        while self._waiting and seen != self._reserved:
+            seen = self._reserved
             heads = [(queue[0].number, shape) for shape, queue in self._waiting.items()]
             heapq.heapify(heads)
             while heads:
@@ -390,6 +544,8 @@ class Raylet:
         waiter.asked.clear()
         waiter.state = LeaseState.STARTING
         self._starting[request.lease_id] = waiter
+        if waiter.is_asked_elsewhere:
+            commands += self._ask_no_more(waiter)
         executor = self.executors.take(request)
         if executor is not None:
             commands.append(self._bind(waiter, executor, now))
@@ -404,8 +560,10 @@ class Raylet:
                     self.resources.release(bundle.allocation)
                 return False
             bundles.append(Bundle(allocation))
-        self.groups[waiter.group] = bundles
+        held = self.groups.setdefault(waiter.group, {})
+        held.update(zip(waiter.indexes, bundles, strict=True))
         del self._reservations[waiter.group]
+        self._reserved += 1
         commands.append(ev.ReportBundles(waiter.group))
         return True
 
@@ -413,10 +571,10 @@ class Raylet:
         """The sets that a request may draw on."""
         if not group:
             return (self.resources,)
-        bundles = self.groups.get(group, [])
+        bundles = self.groups.get(group, {})
         if bundle >= 0:
-            bundles = bundles[bundle : bundle + 1]
-        return [one.resources for one in bundles]
+            return [bundles[bundle].resources] if bundle in bundles else []
+        return [bundles[index].resources for index in sorted(bundles)]
 
     def _ask_back(self) -> Iterator[Command]:
         """Asks once, for each first request of a shape, what would help it."""
@@ -466,7 +624,15 @@ class Raylet:
     def _fork(self, now: float) -> list[Command]:
         return self.executors.fork(self._starting.values(), now)
 
-    def _finish(self, lease: Lease, now: float) -> Executor | None:
+    def _ask_no_more(self, lease: Lease) -> list[Command]:
+        if not lease.is_asked_elsewhere:
+            return []
+        lease.is_asked_elsewhere = False
+        return [ev.AskNoMore(lease.request.lease_id)]
+
+    def _finish(
+        self, lease: Lease, now: float, hops: int = NEVER_AGAIN
+    ) -> Executor | None:
         """Frees all that a lease holds; returns its executor, which is now free."""
         request, executor = lease.request, lease.executor
         if lease.state is LeaseState.WAITING:
@@ -482,7 +648,7 @@ class Raylet:
         del held[request.lease_id]
         if not held:
             del self._held[request.holder]
-        _remember(self._finished, request.lease_id)
+        _remember(self._finished, request.lease_id, hops)
         return executor
 
     def _leave_queue(self, waiter: Lease | Reservation) -> None:
@@ -499,8 +665,15 @@ class Raylet:
         return LeaseState.FINISHED if is_known else LeaseState.UNKNOWN
 
 
-def _remember(ids: OrderedDict[bytes, None], new_id: bytes) -> None:
-    ids[new_id] = None
+def _drained(request: LeaseRequested) -> ev.RejectLease:
+    reason = f"the node leaves the cluster and starts no {request.label}"
+    return ev.RejectLease(request.lease_id, request.holder, reason, "drained")
+
+
+def _remember(
+    ids: OrderedDict[bytes, int], new_id: bytes, hops: int = NEVER_AGAIN
+) -> None:
+    ids[new_id] = hops
     if len(ids) > REMEMBERED:
         ids.popitem(last=False)
 
@@ -509,6 +682,9 @@ _LEASE_EVENTS = frozenset(
     (
         ev.LeaseRequested,
         ev.LeaseCancelled,
+        ev.LeaseSpilled,
+        ev.LeaseAdmitted,
+        ev.LeaseRefused,
         ev.LeaseReturned,
         ev.LeaseShrunk,
         ev.LeaseKilled,
@@ -524,14 +700,28 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (_L.WAITING, ev.LeaseRequested): _R._ignore,
     (_L.STARTING, ev.LeaseRequested): _R._ignore,
     (_L.GRANTED, ev.LeaseRequested): _R._repeat,
-    (_L.FINISHED, ev.LeaseRequested): _R._ignore,
+    (_L.FINISHED, ev.LeaseRequested): _R._renew,
+    (_L.FORWARDED, ev.LeaseRequested): _R._ignore,
+    **{
+        (state, kind): _R._ignore
+        for state in (_L.UNKNOWN, _L.STARTING, _L.GRANTED, _L.FINISHED)
+        for kind in (ev.LeaseSpilled, ev.LeaseAdmitted, ev.LeaseRefused)
+    },
+    (_L.WAITING, ev.LeaseSpilled): _R._spill,
+    (_L.FORWARDED, ev.LeaseSpilled): _R._spill,
+    (_L.WAITING, ev.LeaseAdmitted): _R._stay,
+    (_L.FORWARDED, ev.LeaseAdmitted): _R._admit,
+    (_L.WAITING, ev.LeaseRefused): _R._refuse,
+    (_L.FORWARDED, ev.LeaseRefused): _R._refuse,
     (_L.UNKNOWN, ev.LeaseCancelled): _R._ignore,
     (_L.WAITING, ev.LeaseCancelled): _R._cancel,
+    (_L.FORWARDED, ev.LeaseCancelled): _R._cancel,
     (_L.STARTING, ev.LeaseCancelled): _R._cancel,
     (_L.GRANTED, ev.LeaseCancelled): _R._ignore,
     (_L.FINISHED, ev.LeaseCancelled): _R._ignore,
     (_L.UNKNOWN, ev.LeaseReturned): _R._ignore,
     (_L.WAITING, ev.LeaseReturned): _R._return,
+    (_L.FORWARDED, ev.LeaseReturned): _R._return,
     (_L.STARTING, ev.LeaseReturned): _R._return,
     (_L.GRANTED, ev.LeaseReturned): _R._return,
     (_L.FINISHED, ev.LeaseReturned): _R._ignore,
@@ -540,6 +730,7 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (_L.FINISHED, ev.LeaseShrunk): _R._ignore,
     (_L.UNKNOWN, ev.LeaseKilled): _R._ignore,
     (_L.WAITING, ev.LeaseKilled): _R._cancel,
+    (_L.FORWARDED, ev.LeaseKilled): _R._cancel,
     (_L.STARTING, ev.LeaseKilled): _R._cancel,
     (_L.GRANTED, ev.LeaseKilled): _R._kill,
     (_L.FINISHED, ev.LeaseKilled): _R._ignore,
@@ -561,5 +752,8 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (None, ev.JobEnded): _R._job_ended,
     (None, ev.BundlesRequested): _R._reserve,
     (None, ev.BundlesRemoved): _R._remove_group,
+    (None, ev.BundlesReturned): _R._return_bundles,
+    (None, ev.ReservationExpired): _R._expire,
+    (None, ev.Draining): _R._drain,
     (None, ev.TimePassed): _R._time_passed,
 }
