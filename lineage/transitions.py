@@ -8,7 +8,15 @@ from typing import Any
 
 #: Events that a machine remembers.
 STORY_EVENTS = 2048
-_SUBJECTS = ("lease_id", "worker_id", "actor_id", "group", "node_id", "object_id", "address")
+_SUBJECTS = (
+    "lease_id",
+    "worker_id",
+    "actor_id",
+    "group",
+    "node_id",
+    "object_id",
+    "address",
+)
 
 
 class InvalidTransition(Exception):

@@ -21,6 +21,9 @@ class Settings:
     #: Seconds before a waiting ``get`` explains itself once; 0 turns it off. A
     #: matter of taste.
     pending_warn_s: float = 30.0
+    #: Seconds before a waiting ``get`` is looked at for deadlocks; 0 turns that off. It
+    #: costs a few messages for each wait that lasts so long.
+    deadlock_report_s: float = 1.0
     #: Bytes that the node store may hold; 0: as ``init(object_store_memory=)`` says,
     #: or 60 % of the memory that is free at the start.
     object_store_limit_bytes: int = 0

@@ -8,7 +8,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet.actor_service import ActorService
 from rayshim.adapters.raylet.config import NodeConfig
@@ -18,10 +18,14 @@ from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.raylet.store_service import StoreService
 from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
+
+if TYPE_CHECKING:
+    from rayshim.adapters.raylet.wait_service import WaitService
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +98,8 @@ class NodeServer:
         self.store = StoreService(self)
         self.actors = ActorService(self)
         self.control = ControlService(self)
+        #: Looks for deadlocks, from the first wait on that lasts.
+        self.waits: WaitService | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Serves a bound socket, and forks the first executors."""
@@ -325,6 +331,12 @@ class NodeServer:
         self._tick = self.loop.call_later(TICK_S, self._look)
 
 
+def _wait_report(server: NodeServer, peer: Peer, message: nodes.WaitReport) -> None:
+    from rayshim.adapters.raylet import wait_service
+
+    wait_service.report(server, peer, message)
+
+
 _Method = Callable[[NodeServer, Peer, Any], None]
 _S = NodeServer
 _MESSAGES: dict[type, _Method] = {
@@ -335,6 +347,7 @@ _MESSAGES: dict[type, _Method] = {
     wire.KillExecutor: _S._kill_executor,
     wire.Blocked: _S._blocked,
     wire.UpdateBacklog: _S._backlog,
+    nodes.WaitReport: _wait_report,
     wire.Request: lambda server, peer, message: server.control.request(peer, message),
     **{
         kind: lambda server, peer, message: server.actors.message(peer, message)

@@ -56,6 +56,7 @@ class ObjectRefGenerator:
                 lambda: state.has_next() or peer.ended,
                 (entry,) if entry is not None else (),
                 deadline,
+                needs_all=True,
             )
             if not state.has_next():
                 return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rayshim import exceptions
-from rayshim._core import refs
+from rayshim._core import blocking, refs
 from rayshim._core.actor_calls import ActorCaller
 from rayshim._core.cancellation import Canceller
 from rayshim._core.control_link import ControlLink
@@ -39,6 +39,7 @@ from rayshim.settings import Settings
 
 if TYPE_CHECKING:
     from rayshim._core.executor import Executor
+    from rayshim._core.wait_reports import WaitReports
 
 #: How often a process that holds shared objects looks for dropped references.
 SWEEP_S = 0.1
@@ -140,6 +141,8 @@ class Peer:
         self._sweep_s = SWEEP_S
         self._idle_sweeps = 0
         self.loops = LoopMailboxes()
+        #: What is told of waits, from the first on that lasts.
+        self.wait_reports: WaitReports | None = None
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
         self.nodes = NodeDirectory(self)
         self.objects = ObjectPlane(self)
@@ -167,6 +170,7 @@ class Peer:
                 m.Response: self._on_response,
                 m.LogLines: self._on_log_lines,
                 m.Publish: self._on_publish_note,
+                **blocking.handlers(self),
             }
         )
         self.raylet: Channel

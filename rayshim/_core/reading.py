@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 COLLECT_AT = 100
 
 
+class AwaitedValue:
+    """Ends a future's use of its object, and tells which one it stands for."""
+
+    __slots__ = ("object_id",)
+
+    def __init__(self, object_id: bytes) -> None:
+        self.object_id = object_id
+
+    def __call__(self, future: Any) -> None:
+        dropped.append(self.object_id)
+
+
 class ObjectReader:
     """The ways in which user code waits for the objects of a peer."""
 
@@ -61,7 +73,7 @@ class ObjectReader:
                 position += 1
             return position == count or peer.ended
 
-        blocking.wait(peer, done, missing, deadline)
+        blocking.wait(peer, done, missing, deadline, needs_all=True)
         if position < count:
             if peer.ended:
                 raise exceptions.RaySystemError(
@@ -229,7 +241,7 @@ class ObjectReader:
             peer.reactor.eager += 1
             if entry.value is None:
                 self._objects.table.hold(ref._bytes)
-                future.add_done_callback(lambda _: dropped.append(ref._bytes))
+                future.add_done_callback(AwaitedValue(ref._bytes))
                 self._objects.when_known(ref._bytes, known)
                 peer.tasks.flush_soon()
                 peer.actors.flush_soon()
