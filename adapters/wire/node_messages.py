@@ -27,6 +27,8 @@ class RoomMade(Struct, array_like=True, tag=81):
     error: str = ""
     #: Text with numbers and the largest holders, for the error.
     report: str = ""
+    #: Folder on disk to write to instead: everything in memory is in use.
+    outside: str = ""
 
 
 class RestoreSegments(Struct, array_like=True, tag=82):
@@ -42,6 +44,9 @@ class SegmentsRestored(Struct, array_like=True, tag=83):
     names: list[str]
     #: Why some are not, for people.
     error: str = ""
+    #: Names that memory has no room for now, to be read from a folder on disk.
+    outside_names: list[str] = []
+    outside: str = ""
 
 
 class DiscardSegments(Struct, array_like=True, tag=84):
@@ -223,6 +228,8 @@ class RunningActor(Struct, array_like=True, gc=False):
     address: str
     pid: int
     repr_name: str = ""
+    #: False while its constructor runs.
+    is_created: bool = True
 
 
 class HeldBundle(Struct, array_like=True, gc=False):
@@ -260,6 +267,8 @@ class NodeLoad(Struct, array_like=True, tag=101):
     store_used_bytes: int = 0
     store_limit_bytes: int = 0
     spilled_bytes: int = 0
+    #: What nobody holds of each bundle that the node has.
+    bundles: list[HeldBundle] = []
 
 
 class PlaceLease(Struct, array_like=True, tag=102):
@@ -305,6 +314,8 @@ class ReserveBundles(Struct, array_like=True, tag=108):
     group: bytes
     indexes: list[int]
     bundles: list[dict[str, float]]
+    #: Seconds to wait for room before refusing; below 0: for ever.
+    patience_s: float = 0.0
 
 
 class BundlesReserved(Struct, array_like=True, tag=109):
@@ -313,9 +324,12 @@ class BundlesReserved(Struct, array_like=True, tag=109):
 
 
 class FreeBundles(Struct, array_like=True, tag=110):
-    """A group is gone (or its reservation is taken back); what runs in it ends."""
+    """A group is gone, and what runs in it ends; or bundles are taken back."""
 
     group: bytes
+    #: False: only these bundles go, since the group takes them elsewhere.
+    is_removed: bool = True
+    indexes: list[int] = []
 
 
 class LeaveCluster(Struct, array_like=True, tag=111):
