@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from enum import EnumMeta
+from enum import Enum, EnumMeta
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -36,6 +36,9 @@ def twin_of(thing: T) -> T:
         return kind([one if type(one) in shared else twin_of(one) for one in thing])  # type: ignore[no-any-return, attr-defined]
     if kind is set:
         return kind(thing)  # type: ignore[no-any-return]
+    if isinstance(thing, Enum | tuple):
+        shared.add(kind)
+        return thing
     twin = kind.__new__(kind)
     if hasattr(thing, "__dict__"):
         twin.__dict__.update(thing.__dict__)
