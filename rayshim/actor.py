@@ -413,6 +413,9 @@ class ActorClass:
             handle_blob,
             place.group,
             place.bundle,
+            list(place.nodes),
+            place.soft,
+            place.strategy,
         )
         spec = m.TaskSpec(
             b"\xff" * 8 + actor_id,

@@ -34,6 +34,10 @@ LOOPBACK = "127.0.0.1"
 END_LIMIT_S = 5.0
 
 
+#: Clusters of this process: ``init()`` without an address joins the newest one.
+running: dict[Cluster, None] = {}
+
+
 class ClusterNode:
     """One node, or the head, of a :class:`Cluster`: a process and its folders."""
 
@@ -43,13 +47,64 @@ class ClusterNode:
         self._folder = folder
         self._store_dir = store_dir
         self.config = config
+        #: ``HOST:PORT`` of the cluster.
+        self.gcs_address = ""
         #: Hex id, as ``ray.nodes()`` shows it.
         self.node_id: str = config["node_id"]
         self.node_ip_address = LOOPBACK
         #: The process; None once it was ended.
         self.process: NodeProcess | None = None
-        #: What the process said when it was ready.
-        self.address = ""
+        #: Address of the process itself, known once it is ready.
+        self.process_address = ""
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT`` of the cluster, as Ray's nodes have it."""
+        return self.gcs_address
+
+    @property
+    def session_name(self) -> str:
+        """Name of the node's session folder."""
+        return self._folder.name
+
+    @property
+    def raylet_socket_name(self) -> str:
+        """Path of the raylet's unix socket."""
+        return f"{self._folder}/sockets/node-{self.node_id[:8]}.sock"
+
+    @property
+    def plasma_store_socket_name(self) -> str:
+        """Path of the store; a folder here, not a socket."""
+        return str(self._store_dir)
+
+    @property
+    def node_labels(self) -> dict[str, str]:
+        """Labels that it was started with."""
+        return dict(self.config["labels"])
+
+    def is_head(self) -> bool:
+        """Whether it is the head's node."""
+        return bool(self.config.get("is_head_node"))
+
+    def live_processes(self) -> list[tuple[str, Any]]:
+        """``[("raylet", Popen)]`` while its process runs."""
+        if self.process is None or not self.any_processes_alive():
+            return []
+        return [("raylet", self.process.process)]
+
+    def dead_processes(self) -> list[tuple[str, Any]]:
+        """``[("raylet", Popen)]`` of a process that ended by itself."""
+        if self.process is None or self.any_processes_alive():
+            return []
+        return [("raylet", self.process.process)]
+
+    def kill_raylet(self, check_alive: bool = True) -> None:
+        """SIGKILL the node's process, as :meth:`kill_all_processes`.
+
+        Raises:
+            RuntimeError: it is gone already.
+        """
+        self.kill_all_processes(check_alive=check_alive)
 
     @property
     def unique_id(self) -> str:
@@ -72,7 +127,7 @@ class ClusterNode:
             RaySystemError: it did not come up; the text says why.
         """
         assert self.process is not None
-        self.address = self.process.wait_ready(limit_s)["address"]
+        self.process_address = self.process.wait_ready(limit_s)["address"]
 
     def kill(self) -> None:
         """SIGKILL, as a host that fails; what the process left is removed."""
@@ -193,8 +248,8 @@ class Cluster:
         #: The head's node, and the others by id.
         self.head_node: _HeadNode | None = None
         self.worker_nodes: set[ClusterNode] = set()
-        #: ``HOST:PORT`` for ``init(address=...)``.
-        self.address = ""
+        #: ``HOST:PORT`` for ``init(address=...)``; None without a head.
+        self.address: str | None = None
         #: True once this process was connected by :meth:`connect`.
         self.connected = False
         self._head: ClusterNode | None = None
@@ -208,7 +263,7 @@ class Cluster:
                 self.connect()
 
     @property
-    def gcs_address(self) -> str:
+    def gcs_address(self) -> str | None:
         """The head's address under Ray's other name."""
         return self.address
 
@@ -233,6 +288,7 @@ class Cluster:
         """
         options = _node_options(node_args)
         if self._head is None:
+            running[self] = None
             session_folders.remove_stale(session_folders.session_root(None))
             self._token = os.urandom(32)
             self._start_head(options)
@@ -262,7 +318,7 @@ class Cluster:
         self._head = head = ClusterNode(config, folder, None)
         head.launch()
         head.wait_ready(options.settings.start_timeout_s)
-        place = head.address.removeprefix("tcp:").partition("/")[0]
+        place = head.process_address.removeprefix("tcp:").partition("/")[0]
         self.address = place
         # A restart has to be found at the same place.
         head.config = {**config, "port": int(place.rpartition(":")[2])}
@@ -288,13 +344,17 @@ class Cluster:
             "sys_path": session_folders.executor_path(),
             "settings": asdict(options.settings),
             "with_raylet": True,
-            "head_address": self._head.address,
+            "head_address": self._head.process_address,
             "listen_ip": LOOPBACK,
             "is_head_node": is_head_node,
         }
+        node: ClusterNode
         if is_head_node:
-            return _HeadNode(config, folder, store_dir, self._head)
-        return ClusterNode(config, folder, store_dir)
+            node = _HeadNode(config, folder, store_dir, self._head)
+        else:
+            node = ClusterNode(config, folder, store_dir)
+        node.gcs_address = self.address or ""
+        return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
         """End a node.
@@ -305,19 +365,15 @@ class Cluster:
                 that fails.
 
         Raises:
-            ValueError: it is the head's node while others live, or none of this
-                cluster.
+            ValueError: it is the head's node, which the driver is connected to.
+            KeyError: it is none of this cluster (any more).
         """
         if node is self.head_node:
-            if self.worker_nodes:
-                raise ValueError(
-                    "remove the other nodes before the head's, or call shutdown()"
-                )
-            self.shutdown()
-            return
-        if node not in self.worker_nodes:
-            raise ValueError(f"{node!r} is not a node of this cluster (any more)")
-        self.worker_nodes.discard(node)
+            raise ValueError(
+                "Removing a node that is connected to this Ray client is not allowed "
+                "because it will break the driver. Use shutdown() to end the cluster."
+            )
+        self.worker_nodes.remove(node)
         node.kill_all_processes(check_alive=False, allow_graceful=allow_graceful)
         self._wait_gone(node)
 
@@ -330,7 +386,7 @@ class Cluster:
 
     def _alive_ids(self) -> set[str]:
         assert self._head is not None
-        with OneShot(self._head.address, self._token) as head:
+        with OneShot(self._head.process_address, self._token) as head:
             return {row["NodeID"] for row in head.ask("nodes") if row["Alive"]}
 
     def _wait_for_node(self, node: ClusterNode, timeout_s: float) -> None:
@@ -375,6 +431,8 @@ class Cluster:
         """
         import rayshim
 
+        assert self.address is not None, "the cluster has no head yet: call add_node()"
+        assert not self.connected, "this process is connected already"
         rayshim.init(
             address=self.address, namespace=namespace, ignore_reinit_error=True
         )
@@ -394,7 +452,15 @@ class Cluster:
         self.worker_nodes.clear()
         self.head_node = None
         self._head = None
-        self.address = ""
+        self.address = None
+        running.pop(self, None)
+
+    def remaining_processes_alive(self) -> bool:
+        """Whether the head and every node that was not removed run."""
+        nodes = self.list_all_nodes()
+        if self._head is not None:
+            nodes.append(self._head)
+        return all(node.any_processes_alive() for node in nodes)
 
 
 def _node_options(node_args: dict[str, Any]) -> InitOptions:

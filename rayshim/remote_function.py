@@ -71,6 +71,7 @@ class _Plan:
         self.template = lease_template(
             peer, self.name, resources, env.get("env_vars") or {}, place
         )
+        self.template.retriable = self.retries != 0
         self.key = (
             function.key,
             tuple(sorted(resources.items())),
@@ -79,6 +80,9 @@ class _Plan:
             self.template.placement_group,
             self.template.bundle_index,
             self.template.capture_group,
+            place.nodes,
+            place.soft,
+            place.strategy,
         )
 
 

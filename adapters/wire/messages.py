@@ -292,6 +292,8 @@ class RequestLease(Struct, array_like=True, tag=32):
     holder: str = ""
     #: The work may be run again: the memory monitor prefers to kill it.
     retriable: bool = True
+    #: Label selectors in order of preference, of which a node must satisfy one.
+    labels: list[dict[str, str]] = []
 
 
 class LeaseGranted(Struct, array_like=True, tag=33):
@@ -454,6 +456,11 @@ class RegisterActor(Struct, array_like=True, tag=66):
     handle_blob: bytes
     placement_group: bytes = b""
     bundle_index: int = -1
+    #: As in RequestLease.
+    nodes: list[str] = []
+    soft: bool = True
+    strategy: str = ""
+    labels: list[dict[str, str]] = []
 
 
 class StartActor(Struct, array_like=True, tag=67):

@@ -126,6 +126,12 @@ def _node_obituary(slot: LeaseSlot, info: n.NodeInfo) -> m.LeaseLost:
 
 
 def _crash_error(record: CallRecord, lost: m.LeaseLost) -> Exception:
+    if lost.kind == "node":
+        return exceptions.NodeDiedError(
+            f"Task {record.name} failed because the node it was running on is dead or "
+            f"unavailable: {lost.reason}. It ran {record.attempt + 1} time(s) and has "
+            "no retries left; raise max_retries."
+        )
     if lost.out_of_memory:
         return exceptions.OutOfMemoryError(lost.reason)
     return exceptions.WorkerCrashedError(

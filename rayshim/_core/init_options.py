@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,6 +201,8 @@ def _cluster_address(address: str | None) -> str:
     """The cluster to join, or an empty string for a session of its own."""
     if address is None:
         address = os.environ.get("RAY_ADDRESS") or None
+    if address is None:
+        address = _cluster_of_this_process()
     if address is None or address == "local":
         return ""
     if not isinstance(address, str):
@@ -215,6 +218,13 @@ def _cluster_address(address: str | None) -> str:
             "'host:port'"
         )
     return address
+
+
+def _cluster_of_this_process() -> str | None:
+    """As in Ray, ``init()`` joins a cluster that runs already; here, the own one."""
+    module = sys.modules.get("rayshim.cluster_utils")
+    clusters = [one.address for one in module.running] if module is not None else []
+    return clusters[-1] if clusters else None
 
 
 def _refuse_in_cluster(**parameters: Any) -> None:

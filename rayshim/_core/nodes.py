@@ -31,6 +31,10 @@ class NodeDirectory:
         info = self._short.get(node_of(address))
         return info if info is not None and not info.alive else None
 
+    def alive_ids(self) -> list[str]:
+        """Hex ids of the nodes that are not dead; empty in a session on one node."""
+        return [info.node_id for info in self.nodes.values() if info.alive]
+
     def describe(self, address: str) -> str:
         """Where a process lives or lived, for errors."""
         info = self._short.get(node_of(address))

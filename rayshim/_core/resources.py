@@ -55,6 +55,11 @@ class Place(NamedTuple):
     capture: bool = False
     #: Why it can never run, or empty.
     reject: str = ""
+    #: Hex ids of nodes to choose from, and whether others will do.
+    nodes: tuple[str, ...] = ()
+    soft: bool = True
+    #: "" or "SPREAD".
+    strategy: str = ""
 
 
 def place_of(
@@ -77,20 +82,27 @@ def place_of(
     capture = options.placement_group_capture_child_tasks
     if group == "default":
         group = None
-    reject = ""
+    reject, kind = "", ""
+    nodes: tuple[str, ...] = ()
+    soft = True
     if strategy is None or isinstance(strategy, str):
         if strategy not in (None, "DEFAULT", "SPREAD"):
             raise ValueError(
                 f"Invalid scheduling_strategy {strategy!r}; use 'DEFAULT', 'SPREAD' "
                 "or a strategy object"
             )
+        if strategy == "SPREAD" and peer.nodes.nodes:
+            kind = strategy
     elif hasattr(strategy, "placement_group"):
         group = strategy.placement_group
         bundle = strategy.placement_group_bundle_index
         bundle = -1 if bundle is None else bundle
         capture = strategy.placement_group_capture_child_tasks
     elif hasattr(strategy, "rayshim_reject"):
-        reject = strategy.rayshim_reject(peer.node_id)
+        known = peer.nodes.alive_ids() or [peer.node_id]
+        reject = strategy.rayshim_reject(known)
+        if peer.nodes.nodes and strategy.node_id in known:
+            nodes, soft = (strategy.node_id,), strategy.soft
     else:
         raise NotImplementedError(
             f"{type(strategy).__name__} is not supported yet: a session has one node; "
@@ -104,7 +116,7 @@ def place_of(
     call = current.call.get()
     if call is not None and call.lease is not None and call.lease.capture_group:
         return Place(bytes(call.lease.placement_group), -1, True, reject)
-    return Place(reject=reject)
+    return Place(reject=reject, nodes=nodes, soft=soft, strategy=kind)
 
 
 def _select_labels(
@@ -143,4 +155,8 @@ def lease_template(
         place.group,
         place.bundle,
         place.capture,
+        0,
+        list(place.nodes),
+        place.soft,
+        place.strategy,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rayshim.lineage.ids import NodeID
@@ -48,11 +49,12 @@ class NodeAffinitySchedulingStrategy:
         if NodeID.from_hex(self.node_id).is_nil():
             raise ValueError(f"node_id {self.node_id} is the nil id; pass a real one")
 
-    def rayshim_reject(self, node_id: str) -> str:
-        """Why a session with the one node ``node_id`` cannot run it, or empty."""
-        if self.soft or self.node_id == node_id:
+    def rayshim_reject(self, node_ids: Sequence[str]) -> str:
+        """Why a cluster of ``node_ids`` cannot run it, or an empty string."""
+        if self.soft or self.node_id in node_ids:
             return ""
         return (
-            f"The node {self.node_id} of a hard NodeAffinitySchedulingStrategy is not "
-            f"in the cluster, which has {node_id}; pass soft=True to run elsewhere"
+            "The node specified via NodeAffinitySchedulingStrategy doesn't exist any "
+            f"more or is infeasible, and soft=False was specified: {self.node_id} is "
+            f"not among {', '.join(node_ids)}. Pass soft=True to run elsewhere."
         )
