@@ -15,6 +15,24 @@ class Source:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Making:
+    """One making of a value: its primary file and how its bytes lie in every copy.
+
+    A value that was lost and made again may lie differently, so that bytes of two
+    makings are never mixed.
+    """
+
+    #: Node and file name of the primary.
+    primary: str
+    #: Bytes to fetch: the end of the last part, > 0.
+    size_bytes: int
+    #: Size of the file.
+    capacity: int = 0
+    #: As in a segment.
+    layout: tuple[int, ...] = ()
+
+
 # Events.
 
 
@@ -24,13 +42,9 @@ class PullAsked:
 
     object_id: bytes
     asker: str
-    #: Bytes to fetch: the end of the segment's last part.
-    size_bytes: int
+    making: Making
     #: Best one first.
     sources: tuple[Source, ...]
-    #: Names this making of the value. Sources of another one may differ in layout
-    #: and are never mixed with it.
-    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,7 @@ class ReserveRoom:
     """Ask the store for room; answered by RoomGiven or RoomRefused."""
 
     object_id: bytes
-    size_bytes: int
+    making: Making
 
 
 @dataclass(frozen=True, slots=True)

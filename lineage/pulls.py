@@ -34,7 +34,7 @@ from enum import Enum
 from typing import Any
 
 from rayshim.lineage import pull_events as ev
-from rayshim.lineage.pull_events import Command, Source
+from rayshim.lineage.pull_events import Command, Making, Source
 from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Ranges are at most this long: what a broken source costs to fetch again, and how
@@ -75,8 +75,7 @@ class Pull:
     """One object on its way here."""
 
     object_id: bytes
-    size_bytes: int
-    version: str
+    making: Making
     state: PullState = PullState.QUEUED
     #: Sources to fetch from, best first -> times that it broke.
     sources: dict[Source, int] = field(default_factory=dict)
@@ -93,6 +92,11 @@ class Pull:
     is_awaiting: bool = False
     #: In DRAINING: what to pull afterwards.
     again: ev.PullAsked | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to fetch."""
+        return self.making.size_bytes
 
 
 class Pulls:
@@ -187,7 +191,7 @@ class Pulls:
 
     def _ask_known(self, pull: Pull, event: ev.PullAsked) -> list[Command]:
         pull.waiters[event.asker] = None
-        if event.version == pull.version and event.size_bytes == pull.size_bytes:
+        if event.making == pull.making:
             for source in event.sources:
                 if source not in pull.given_up:
                     pull.sources.setdefault(source, 0)
@@ -203,7 +207,7 @@ class Pulls:
         if not ask.sources:
             reason = "no node that lives is known to hold it"
             return [ev.Refuse(object_id, asker, reason, True) for asker in waiters]
-        pull = Pull(object_id, ask.size_bytes, ask.version, waiters=waiters)
+        pull = Pull(object_id, ask.making, waiters=waiters)
         pull.sources = dict.fromkeys(ask.sources, 0)
         self.pulls[object_id] = pull
         self._queue[object_id] = None
@@ -220,7 +224,7 @@ class Pulls:
             del self._queue[object_id]
             self.active_bytes += pull.size_bytes
             pull.state = PullState.RESERVING
-            commands.append(ev.ReserveRoom(object_id, pull.size_bytes))
+            commands.append(ev.ReserveRoom(object_id, pull.making))
         return commands
 
     def _withdrawn(self, pull: Pull, event: ev.Withdrawn) -> list[Command]:

@@ -30,6 +30,10 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     # A connection of its own for each client: streams in parallel share none.
     ("grpc.use_local_subchannel_pool", 1),
+    # A host that is gone without a word is noticed after 15 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 
 
@@ -50,7 +54,11 @@ class WriteError(Exception):
 
 
 class Stopper:
-    """Ends a fetch early, from any thread."""
+    """Ends a fetch early, from any thread.
+
+    A call that the sender has not begun to answer cannot be cancelled: it ends with
+    its connection or its limit of time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rayshim.lineage import pull_events as ev
-from rayshim.lineage.pull_events import Source
+from rayshim.lineage.pull_events import Making, Source
 from rayshim.lineage.pulls import MIN_RANGE_BYTES, TABLE, Pulls, PullState
 from rayshim.lineage.transitions import InvalidTransition
 
 X = b"x" * 28
 A, B = Source("aa" * 28, "1-1"), Source("bb" * 28, "o-78")
 SIZE = 3 * MIN_RANGE_BYTES
+MADE = Making("aa/1-1", SIZE)
 
 
 class World:
@@ -34,9 +35,8 @@ class World:
     def ask(
         self, asker: str = "p", *sources: Source, object_id: bytes = X, **more: Any
     ) -> list[Any]:
-        size_bytes = more.pop("size_bytes", SIZE)
-        event = ev.PullAsked(object_id, asker, size_bytes, sources or (A,), **more)
-        return self(event)
+        making = more.pop("making", MADE)
+        return self(ev.PullAsked(object_id, asker, making, sources or (A,)))
 
     def fetching(self, *sources: Source) -> list[ev.FetchRange]:
         self.ask("p", *sources)
@@ -46,7 +46,7 @@ class World:
 def test_an_asked_object_is_fetched_in_ranges_and_delivered_once() -> None:
     world = World(streams=2)
 
-    assert world.ask() == [ev.ReserveRoom(X, SIZE)]
+    assert world.ask() == [ev.ReserveRoom(X, MADE)]
     first, second = world(ev.RoomGiven(X))
     assert (first.offset, second.offset) == (0, SIZE // 2)
     assert world(ev.RangeArrived(X, first.fetch)) == []
@@ -113,7 +113,7 @@ def test_streams_spread_over_the_sources() -> None:
 def test_sources_of_another_making_are_not_mixed_in() -> None:
     world = World(streams=1)
     (fetch,) = world.fetching(A)
-    world.ask("q", B, version="2")
+    world.ask("q", B, making=Making("bb/2-2", SIZE))
 
     world(ev.RangeBroken(X, fetch.fetch, 0, "no file", is_gone=True))
 
@@ -129,7 +129,7 @@ def test_nothing_is_removed_while_a_stream_writes() -> None:
     assert world.ask("q", B) == []
 
     commands = world(ev.RangeArrived(X, second.fetch))
-    assert commands == [ev.DropRoom(X), ev.ReserveRoom(X, SIZE)]
+    assert commands == [ev.DropRoom(X), ev.ReserveRoom(X, MADE)]
 
 
 def test_a_pull_that_nobody_waits_for_is_stopped() -> None:
@@ -201,19 +201,19 @@ def test_bytes_on_their_way_are_bounded() -> None:
     assert world.ask(object_id=b"y" * 28) == []
     commands = world(ev.RoomRefused(X, "full"))
 
-    assert commands[1:] == [ev.ReserveRoom(b"y" * 28, SIZE)]
+    assert commands[1:] == [ev.ReserveRoom(b"y" * 28, MADE)]
 
 
 def test_one_object_may_be_larger_than_the_bound() -> None:
     world = World(max_active_bytes=1)
 
-    assert world.ask() == [ev.ReserveRoom(X, SIZE)]
+    assert world.ask() == [ev.ReserveRoom(X, MADE)]
 
 
 def test_a_pull_without_sources_is_refused() -> None:
     world = World()
 
-    (refused,) = world(ev.PullAsked(X, "p", SIZE, ()))
+    (refused,) = world(ev.PullAsked(X, "p", MADE, ()))
 
     assert isinstance(refused, ev.Refuse)
 
@@ -277,7 +277,7 @@ class PullWorld(RuleBasedStateMachine):
     )
     def ask(self, object_id: bytes, asker: str, sources: list[Source]) -> None:
         self.open.add((object_id, asker))
-        self.take(ev.PullAsked(object_id, asker, SIZE, tuple(sources)))
+        self.take(ev.PullAsked(object_id, asker, MADE, tuple(sources)))
 
     @rule(object_id=st.sampled_from(OBJECTS), asker=st.sampled_from(ASKERS))
     def withdraw(self, object_id: bytes, asker: str) -> None:

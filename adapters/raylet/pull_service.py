@@ -1,0 +1,436 @@
+"""Brings values of other nodes to this one, and sends this node's values to others.
+
+The machine of :mod:`rayshim.lineage.pulls` decides; this shell opens files, runs
+fetches in threads and answers askers. Flight is imported in a thread when a node of a
+cluster starts, never in a session of one node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rayshim.adapters.shm.layout import is_within
+from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.messages import Segment
+from rayshim.lineage import pull_events as ev
+from rayshim.lineage.pulls import Pulls
+
+if TYPE_CHECKING:
+    from rayshim.adapters.flight.client import FlightReceiver, Stopper
+    from rayshim.adapters.flight.server import FlightSender
+    from rayshim.adapters.raylet.store_service import StoreService
+
+logger = logging.getLogger(__name__)
+
+#: Ranges of one object that are fetched at once, and of all objects.
+STREAMS = 2
+MAX_STREAMS = 6
+#: Bytes on their way at once: a share of the store, but at least this much.
+ACTIVE_SHARE = 0.25
+MIN_ACTIVE_BYTES = 256 << 20
+#: Descriptions of copies that are kept before those of evicted ones are looked for.
+MAX_DESCRIBED = 4096
+
+
+class _Peer(Protocol):
+    @property
+    def address(self) -> str: ...
+
+
+class _Server(Protocol):
+    """What this service needs of its node."""
+
+    config: Any
+    loop: asyncio.AbstractEventLoop
+    now: Callable[[], float]
+
+    def send(self, address: str, message: Any) -> bool: ...
+
+    def add_handlers(self, handlers: dict[type, Any]) -> None: ...
+
+
+@dataclass(slots=True)
+class _File:
+    """The unfinished copy of one object."""
+
+    segment: Segment
+    size_bytes: int
+    fd: int
+
+
+class PullService:
+    """One instance for each node of a cluster.
+
+    Args:
+        server: The node.
+        store: Its store, which gives room and keeps finished copies.
+    """
+
+    def __init__(self, server: _Server, store: StoreService) -> None:
+        self._server = server
+        self._store = store
+        self._folder: str = server.config.store_dir
+        self._node_id: str = server.config.node_id
+        limit = float(server.config.resources.get("object_store_memory") or 0)
+        active = max(MIN_ACTIVE_BYTES, int(limit * ACTIVE_SHARE))
+        self.pulls = Pulls(max_active_bytes=active, streams=STREAMS)
+        self._pending: deque[Any] = deque()
+        self._is_feeding = False
+        self._threads = ThreadPoolExecutor(MAX_STREAMS, "rayshim-fetch")
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Object id -> the file that its pull has room for.
+        self._files: dict[bytes, _File] = {}
+        #: Object id -> its finished copy; may outlive the copy for a while.
+        self._copies: dict[bytes, Segment] = {}
+        #: Fetch number -> what ends it.
+        self._stoppers: dict[int, Stopper] = {}
+        #: Hex id -> node, as last heard.
+        self._nodes: dict[str, nodes.NodeInfo] = {}
+        self._sender: FlightSender | None = None
+        self._receiver: FlightReceiver | None = None
+        self._started: asyncio.Task[str] | None = None
+        self._is_ended = False
+        server.add_handlers(_handlers(self))
+
+    # Start and end.
+
+    async def start(self, ip: str) -> str:
+        """Starts the Flight server, once.
+
+        Args:
+            ip: Address of this host that the other nodes reach it by.
+
+        Returns:
+            ``HOST:PORT`` of the server, for ``NodeInfo.flight_address``.
+
+        Raises:
+            OSError: It cannot listen there.
+        """
+        if self._started is None:
+            self._started = self._server.loop.create_task(
+                asyncio.to_thread(self._start, ip)
+            )
+        return await asyncio.shield(self._started)
+
+    def _start(self, ip: str) -> str:
+        # Half a second of imports, and threads: hence here and now.
+        from rayshim.adapters.flight.client import FlightReceiver
+        from rayshim.adapters.flight.server import FlightSender
+
+        token = self._server.config.token()
+        self._receiver = FlightReceiver(token)
+        self._sender = FlightSender(token, self._store.open_for_sending, ip)
+        return self._sender.address
+
+    async def stop(self, timeout_s: float = 1.0) -> None:
+        """Ends all fetches, removes unfinished copies and sends nothing any more."""
+        self._is_ended = True
+        for task in self._tasks:
+            task.cancel()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.to_thread(self._stop)
+        except TimeoutError:
+            return  # Something may still write to the files: they stay as they are.
+        for file in self._files.values():
+            self._remove(file)
+        self._files.clear()
+
+    def _stop(self) -> None:
+        for stopper in list(self._stoppers.values()):
+            stopper.stop()
+        self._threads.shutdown(cancel_futures=True)
+        if self._sender is not None:
+            self._sender.close()
+        if self._receiver is not None:
+            self._receiver.close()
+
+    # What the node hears.
+
+    def nodes_changed(self, table: nodes.NodeTable) -> None:
+        """Takes the cluster's nodes in; pulls from dead ones go elsewhere."""
+        before, self._nodes = self._nodes, {one.node_id: one for one in table.nodes}
+        for info in table.nodes:
+            known = before.get(info.node_id)
+            if info.alive or (known is not None and not known.alive):
+                continue
+            if self._receiver is not None and info.flight_address:
+                self._receiver.forget(info.flight_address)
+            self.feed(ev.NodeLost(info.node_id, _death(info)))
+
+    def peer_gone(self, address: str) -> None:
+        """A process ended: it waits for nothing and reads nothing any more."""
+        self.feed(ev.AskerGone(address))
+
+    def pull(self, peer: _Peer, message: nodes.PullObject) -> None:
+        """Answers with ObjectPulled, now or later."""
+        object_id, segment = message.object_id, message.segment
+        if segment.node == self._node_id:
+            # Nothing to do: it was here all the time.
+            self._server.send(peer.address, nodes.ObjectPulled(object_id, segment))
+            return
+        copy = self._copies.get(object_id)
+        if copy is not None:
+            if self._store.pin_copy(object_id, peer.address) is not None:
+                self._server.send(peer.address, nodes.ObjectPulled(object_id, copy))
+                return
+            del self._copies[object_id]
+        size_bytes = _end(segment)
+        if not is_within(segment.layout, segment.capacity) or size_bytes <= 0:
+            reason = f"its description is wrong: {segment!r}"
+            self._refuse(ev.Refuse(object_id, peer.address, reason, False))
+            return
+        sources, unusable = self._sources(message)
+        if not sources:
+            reason = "; ".join(unusable.values())
+            is_gone = all(self._is_dead(node) for node in unusable)
+            self._refuse(ev.Refuse(object_id, peer.address, reason, is_gone))
+            return
+        making = ev.Making(
+            f"{segment.node}/{segment.name}",
+            size_bytes,
+            segment.capacity,
+            tuple(segment.layout),
+        )
+        self.feed(ev.PullAsked(object_id, peer.address, making, sources))
+
+    def unpin(self, peer: _Peer, message: nodes.UnpinCopies) -> None:
+        """An asker reads copies no more, or waits for them no more."""
+        self._store.unpin(message.object_ids, peer.address)
+        for object_id in message.object_ids:
+            self.feed(ev.Withdrawn(object_id, peer.address))
+
+    def free(self, message: nodes.FreeCopies) -> None:
+        """The owner freed objects."""
+        for object_id in message.object_ids:
+            self.feed(ev.CopyFreed(object_id))
+            self._copies.pop(object_id, None)
+        self._store.free_copies(message.object_ids)
+
+    def _sources(
+        self, message: nodes.PullObject
+    ) -> tuple[tuple[ev.Source, ...], dict[str, str]]:
+        """Where the object may be fetched from, and why not from the others."""
+        copy = f"o-{message.object_id.hex()}"
+        named = [(message.segment.node, message.segment.name)]
+        named += [(node, copy) for node in message.copies]
+        sources: list[ev.Source] = []
+        unusable: dict[str, str] = {}
+        for node, name in named:
+            info = self._nodes.get(node)
+            if node == self._node_id:
+                continue
+            if info is None:
+                unusable[node] = f"node {node[:8]} is not known here"
+            elif not info.alive:
+                unusable[node] = f"node {node[:8]}: {_death(info)}"
+            elif not info.flight_address:
+                unusable[node] = f"node {node[:8]} has no Flight server"
+            else:
+                sources.append(ev.Source(node, name))
+        return tuple(dict.fromkeys(sources)), unusable
+
+    def _is_dead(self, node: str) -> bool:
+        info = self._nodes.get(node)
+        return info is not None and not info.alive
+
+    # The machine.
+
+    def feed(self, event: Any) -> None:
+        """Gives the machine an event and carries its commands out.
+
+        Events that a command causes wait until all commands before are carried out.
+        """
+        self._pending.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        try:
+            while self._pending:
+                now = self._server.now()
+                for command in self.pulls.handle(self._pending.popleft(), now):
+                    _COMMANDS[type(command)](self, command)
+        finally:
+            self._is_feeding = False
+
+    def _reserve(self, command: ev.ReserveRoom) -> None:
+        task = self._server.loop.create_task(self._make_room(command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make_room(self, command: ev.ReserveRoom) -> None:
+        from rayshim.adapters.raylet.store_service import StoreFull
+
+        object_id, making = command.object_id, command.making
+        try:
+            await self._store.reserve(making.size_bytes)
+        except StoreFull as error:
+            self.feed(ev.RoomRefused(object_id, f"the store here is full: {error}"))
+            return
+        name = f"o-{object_id.hex()}"
+        layout = list(making.layout)
+        segment = Segment(name, making.capacity, self._node_id, "", layout)
+        try:
+            fd = self._create(segment)
+        except OSError as error:
+            self._store.unreserve(making.size_bytes)
+            reason = f"no file for its copy can be made here: {error}"
+            self.feed(ev.RoomRefused(object_id, reason))
+            return
+        self._files[object_id] = _File(segment, making.size_bytes, fd)
+        self.feed(ev.RoomGiven(object_id))
+
+    def _create(self, segment: Segment) -> int:
+        path = self._unfinished(segment)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, 0o600)
+        try:
+            os.ftruncate(fd, segment.capacity)  # A hole: takes no memory.
+        except BaseException:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        return fd
+
+    def _unfinished(self, segment: Segment) -> str:
+        return f"{self._folder}/{segment.name}.w"
+
+    def _fetch(self, command: ev.FetchRange) -> None:
+        from rayshim.adapters.flight.client import Stopper
+
+        info = self._nodes.get(command.source.node)
+        address = info.flight_address if info else ""
+        stopper = self._stoppers[command.fetch] = Stopper()
+        fd = self._files[command.object_id].fd
+        self._threads.submit(self._run, command, address, fd, stopper)
+
+    def _run(
+        self, command: ev.FetchRange, address: str, fd: int, stopper: Stopper
+    ) -> None:
+        """Fetches in a thread and reports to the loop."""
+        outcome = self._try(command, address, fd, stopper)
+        try:
+            self._server.loop.call_soon_threadsafe(self._ended, command.fetch, outcome)
+        except RuntimeError:  # The loop is closed: the node leaves.
+            pass
+
+    def _try(
+        self, command: ev.FetchRange, address: str, fd: int, stopper: Stopper
+    ) -> ev.RangeArrived | ev.RangeBroken | ev.WriteFailed:
+        from rayshim.adapters.flight.client import SourceBroken, WriteError
+
+        object_id, fetch = command.object_id, command.fetch
+        span = (command.offset, command.size_bytes)
+        receiver = self._receiver
+        assert receiver is not None, "a pull before the start"
+        try:
+            receiver.fetch(address, command.source.name, object_id, span, fd, stopper)
+        except SourceBroken as error:
+            got, reason = error.received_bytes, error.reason
+            return ev.RangeBroken(object_id, fetch, got, reason, error.is_gone)
+        except WriteError as error:
+            return ev.WriteFailed(object_id, fetch, str(error))
+        except Exception as error:
+            # Whatever it was, the pull must hear of its end.
+            logger.exception("a fetch of %s failed", object_id.hex())
+            reason = f"{type(error).__name__}: {error}"
+            return ev.RangeBroken(object_id, fetch, 0, reason)
+        return ev.RangeArrived(object_id, fetch)
+
+    def _ended(
+        self,
+        fetch: int,
+        outcome: ev.RangeArrived | ev.RangeBroken | ev.WriteFailed,
+    ) -> None:
+        self._stoppers.pop(fetch, None)
+        if not self._is_ended:
+            self.feed(outcome)
+
+    def _stop_fetches(self, command: ev.StopFetches) -> None:
+        for fetch in command.fetches:
+            stopper = self._stoppers.get(fetch)
+            if stopper is not None:
+                stopper.stop()
+
+    def _seal(self, command: ev.SealCopy) -> None:
+        object_id = command.object_id
+        file = self._files.pop(object_id)
+        os.close(file.fd)
+        path = self._unfinished(file.segment)
+        try:
+            os.rename(path, f"{self._folder}/{file.segment.name}")
+        except OSError as error:
+            self._store.unreserve(file.size_bytes)
+            reason = f"its copy here cannot be named: {error}"
+            for asker in command.askers:
+                self._refuse(ev.Refuse(object_id, asker, reason, False))
+            return
+        name = file.segment.name
+        first = command.askers[0] if command.askers else ""
+        self._store.copy_made(object_id, name, file.size_bytes, pinned_by=first)
+        self._store.unreserve(file.size_bytes)
+        self._describe(object_id, file.segment)
+        for asker in command.askers:
+            self._store.pin_copy(object_id, asker)
+            answer = nodes.ObjectPulled(object_id, file.segment)
+            if not self._server.send(asker, answer):
+                self._store.unpin([object_id], asker)
+
+    def _describe(self, object_id: bytes, segment: Segment) -> None:
+        self._copies[object_id] = segment
+        if len(self._copies) > MAX_DESCRIBED:
+            held = self._store.copies.names
+            kept = {one: copy for one, copy in self._copies.items() if one in held}
+            self._copies = kept
+
+    def _drop(self, command: ev.DropRoom) -> None:
+        self._remove(self._files.pop(command.object_id))
+
+    def _remove(self, file: _File) -> None:
+        os.close(file.fd)
+        try:
+            os.unlink(self._unfinished(file.segment))
+        except FileNotFoundError:
+            pass
+        self._store.unreserve(file.size_bytes)
+
+    def _refuse(self, command: ev.Refuse) -> None:
+        answer = nodes.ObjectPulled(
+            command.object_id, None, command.reason, command.is_gone
+        )
+        self._server.send(command.asker, answer)
+
+
+def _handlers(service: PullService) -> dict[type, Any]:
+    return {
+        nodes.PullObject: lambda server, peer, message: service.pull(peer, message),
+        nodes.UnpinCopies: lambda server, peer, message: service.unpin(peer, message),
+        nodes.FreeCopies: lambda server, peer, message: service.free(message),
+    }
+
+
+def _end(segment: Segment) -> int:
+    """Bytes from the start of a segment to the end of its last part."""
+    pairs = zip(segment.layout[::2], segment.layout[1::2], strict=False)
+    return max((offset + size_bytes for offset, size_bytes in pairs), default=0)
+
+
+def _death(info: nodes.NodeInfo) -> str:
+    return info.death or "it died"
+
+
+_COMMANDS: dict[type, Callable[[PullService, Any], None]] = {
+    ev.ReserveRoom: PullService._reserve,
+    ev.FetchRange: PullService._fetch,
+    ev.StopFetches: PullService._stop_fetches,
+    ev.SealCopy: PullService._seal,
+    ev.DropRoom: PullService._drop,
+    ev.Refuse: PullService._refuse,
+}
