@@ -27,6 +27,18 @@ class Settings:
     #: Bytes that the node store may hold; 0: as ``init(object_store_memory=)`` says,
     #: or 60 % of the memory that is free at the start.
     object_store_limit_bytes: int = 0
+    #: Where values go when the node store is full: a folder, or a URL that fsspec
+    #: knows; empty: the session's folder. Only you know which disk is large and fast.
+    spill_dir: str = ""
+    #: Bytes that may lie there; 0: as many as leave 5 % of the disk free; -1: nothing
+    #: is spilled. Others may need the disk.
+    spill_limit_bytes: int = 0
+    #: Bytes of descriptions of calls that are kept to make lost values again; the
+    #: oldest go first. Memory of the owner against what can be rebuilt; Ray's value.
+    lineage_bytes: int = 1 << 30
+    #: Seconds that a node may take to hand over a value that it has, before getting it
+    #: fails. How long a stopped machine may stay away is a matter of taste; Ray's value.
+    fetch_timeout_s: float = 600.0
     #: A pickled function larger than this warns, naming what it captured.
     function_warn_bytes: int = 10 * 1024 * 1024
     #: A pickled function larger than this is refused (Ray's limit).

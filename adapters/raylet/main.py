@@ -146,6 +146,7 @@ async def _end(config: NodeConfig, server: NodeServer) -> None:
     import shutil
 
     await server.stop(END_LIMIT_S)
+    server.store.close()
     shutil.rmtree(config.store_dir, ignore_errors=True)
     shutil.rmtree(config.session_dir, ignore_errors=True)
     server.control.answer_shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 #: Buffers start at multiples of this, so that vector loads of numpy and Arrow are
@@ -11,6 +12,10 @@ ALIGNMENT_BYTES = 64
 SMALL_STEP_BYTES = 64 * 1024
 #: From this size on the step is an eighth of the power of two below.
 SMALL_LIMIT_BYTES = 512 * 1024
+
+#: A segment of a process (its tag and a number), or ``o-<hex object id>`` for a copy
+#: that was pulled from another node.
+NAME = re.compile(r"[0-9a-f]+-[0-9a-f]+|o-[0-9a-f]+")
 
 
 def aligned(offset: int) -> int:

@@ -38,10 +38,8 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import re
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +47,9 @@ from typing import NoReturn
 
 from rayshim.adapters.shm import give
 from rayshim.adapters.shm.freelist import FreeList, Owned
-from rayshim.adapters.shm.layout import capacity_for, is_within, plan
+from rayshim.adapters.shm.layout import NAME, capacity_for, is_within, plan
 from rayshim.adapters.shm.mapping import Mapping, MappingCache
+from rayshim.adapters.shm.usage import Usage
 from rayshim.adapters.shm.views import open_view
 from rayshim.adapters.shm.viewtable import ViewTable, fingerprint
 from rayshim.adapters.wire.messages import Segment
@@ -68,13 +67,8 @@ SPARE_SHARE = 0.2
 MAP_AT_ONCE_BYTES = 4 << 20
 #: A full store, in the words of tmpfs, of quotas and of memory limits.
 FULL_CODES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
-#: The count of used bytes is taken anew after this time.
-USAGE_AGE_S = 1.0
 
 Part = bytes | memoryview
-
-#: Of a process (its tag and a number), or ``o-<hex object id>`` for a pulled copy.
-_NAME = re.compile(r"[0-9a-f]+-[0-9a-f]+|o-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +135,7 @@ class SegmentStore:
         )
         self._fresh_writes = 0
         self._recycled_writes = 0
-        self._used_bytes = 0
-        self._used_until = 0.0
+        self._usage = Usage(self._folder, self._limit_bytes)
         self._table: ViewTable | None = None
         #: name -> file outside of the store, for values that did not fit.
         self._outside: dict[str, str] = {}
@@ -217,7 +210,9 @@ class SegmentStore:
             raise
         finally:
             os.close(fd)
-        self._outside[name] = path
+        with self._lock:
+            self._outside[name] = path
+            self._live[name] = Owned(name, end, 0)  # takes no memory of the store
         return Segment(name, end, self._node, self._address, layout)
 
     def find_outside(self, name: str, path: str) -> None:
@@ -257,7 +252,7 @@ class SegmentStore:
         missing = end - owned.filled_bytes
         if missing <= 0:
             return True
-        if not self._has_room(missing):
+        if not self._usage.has_room(missing):
             return False
         path = self._path(owned.name) + give.WRITTEN
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -275,7 +270,7 @@ class SegmentStore:
     def _write_fresh(self, end: int, layout: list[int], parts: list[Part]) -> Owned:
         """Writes a new file, giving up free segments if there is no room."""
         while True:
-            if self._has_room(end):
+            if self._usage.has_room(end):
                 owned = self._try_fresh(end, layout, parts)
                 if owned is not None:
                     return owned
@@ -331,50 +326,11 @@ class SegmentStore:
 
     # --- room ----------------------------------------------------------------
 
-    def _has_room(self, size_bytes: int) -> bool:
-        """Whether the limit, if there is one, leaves room for new memory."""
-        if not self._limit_bytes:
-            return True
-        now = time.monotonic()
-        if now >= self._used_until or self._used_bytes + size_bytes > self._limit_bytes:
-            self._used_bytes = self._count_used()
-            taken = time.monotonic() - now
-            # A folder with very many files is not counted all the time.
-            self._used_until = now + max(USAGE_AGE_S, 20 * taken)
-        if self._used_bytes + size_bytes > self._limit_bytes:
-            return False
-        self._used_bytes += size_bytes
-        return True
-
-    def _count_used(self) -> int:
-        """Memory taken by all segments of the node."""
-        used = 0
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                try:
-                    used += entry.stat(follow_symlinks=False).st_blocks * 512
-                except FileNotFoundError:  # removed meanwhile
-                    continue
-        return used
-
-    def _total_and_available(self) -> tuple[int, int]:
-        """Size of the store and what is left of it, bytes; (1, 0) once it is gone."""
-        try:
-            about = os.statvfs(self._folder)
-        except FileNotFoundError:
-            return 1, 0  # the session ended: nothing is worth keeping
-        total = about.f_blocks * about.f_frsize
-        available = about.f_bavail * about.f_frsize
-        if self._limit_bytes:
-            total = min(total, self._limit_bytes)
-            available = min(available, max(0, self._limit_bytes - self._used_bytes))
-        return total, available
-
     def _raise_full(self, size_bytes: int) -> NoReturn:
         # Not at the top: this package loads before the public one is needed.
         from rayshim.exceptions import ObjectStoreFullError
 
-        total, available = self._total_and_available()
+        total, available = self._usage.total_and_available()
         held = self.statistics()
         raise ObjectStoreFullError(
             f"cannot store a value of {_shown(size_bytes)} in the object store "
@@ -407,7 +363,7 @@ class SegmentStore:
         """
         self._check_process()
         name, capacity, layout = segment.name, segment.capacity, segment.layout
-        if not _NAME.fullmatch(name) or not is_within(layout, capacity):
+        if not NAME.fullmatch(name) or not is_within(layout, capacity):
             raise ValueError(f"not a segment of this store: {segment!r}")
         mapping = self._mapping(name, capacity, self._open_value)
         table = self._table or self._list_views()
@@ -464,15 +420,14 @@ class SegmentStore:
         with self._lock:
             owned = self._live.pop(name, None)
             if owned is None:
-                is_mine = self._outside.pop(name, None) is None
-            else:
-                self._live_bytes -= owned.filled_bytes
-                # Under the lock: the next writer may want it at once.
-                is_mine = give.mark(self._path(name))
-                if is_mine and (self._closed or scarce):
-                    surplus.append(owned)
-                elif is_mine:
-                    self._free.push(owned)
+                return
+            self._live_bytes -= owned.filled_bytes
+            # Under the lock: the next writer may want it at once.
+            is_mine = give.mark(self._path(name))
+            if is_mine and (self._closed or scarce):
+                surplus.append(owned)
+            elif is_mine:
+                self._free.push(owned)
             while self._free.filled_bytes > MAX_FREE_BYTES:
                 oldest = self._free.evict()
                 if oldest is not None:
@@ -488,7 +443,7 @@ class SegmentStore:
             self.on_lost([name])
 
     def _is_scarce(self) -> bool:
-        total, available = self._total_and_available()
+        total, available = self._usage.total_and_available()
         return available < SPARE_SHARE * total
 
     def has_free(self) -> bool:
@@ -510,7 +465,7 @@ class SegmentStore:
     def discard(self, segment: Segment) -> None:
         """Removes a segment whose creator is gone; a spilled one is the raylet's."""
         self._check_process()
-        if not _NAME.fullmatch(segment.name):
+        if not NAME.fullmatch(segment.name):
             raise ValueError(f"not a segment of this store: {segment!r}")
         self.drop_mapping(segment.name)
         try:
@@ -523,6 +478,7 @@ class SegmentStore:
         self._check_process()
         with self._lock:
             mapping = self._mappings.pop(name)
+            self._outside.pop(name, None)
         del mapping  # unmapped here, outside the lock
 
     def sweep(self) -> int:
@@ -584,7 +540,7 @@ class SegmentStore:
     def _remove(self, owned: Owned, state: str = give.FREE) -> None:
         self.drop_mapping(owned.name)
         self._unlink(owned.name + state)
-        self._used_bytes = max(0, self._used_bytes - owned.filled_bytes)
+        self._usage.gave(owned.filled_bytes)
 
     def _unlink(self, name: str) -> None:
         # Missing when the node's folder went first.

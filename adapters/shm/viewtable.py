@@ -19,6 +19,7 @@ import hashlib
 import os
 import threading
 from collections import deque
+from dataclasses import dataclass
 from functools import lru_cache
 
 from rayshim.adapters.shm.mapping import Mapping
@@ -92,13 +93,28 @@ class ViewTable:
             os.close(self._fd)
 
 
-def viewed(folder: str) -> set[int]:
-    """Fingerprints of the names that live processes view; dead ones' tables go."""
-    found: set[int] = set()
+@dataclass(frozen=True, slots=True)
+class Viewers:
+    """What the processes of a node view."""
+
+    #: Fingerprints of names.
+    words: set[int]
+    #: Tags of the processes that live.
+    tags: set[str]
+
+    def has(self, name: str) -> bool:
+        """Whether a process views the segment of that name."""
+        return fingerprint(name) in self.words
+
+
+def look(folder: str) -> Viewers:
+    """The tables of a store; those of dead processes are removed."""
+    words: set[int] = set()
+    tags: set[str] = set()
     try:
         tables = os.listdir(f"{folder}/{FOLDER}")
     except FileNotFoundError:
-        return found
+        tables = []
     for tag in tables:
         path = f"{folder}/{FOLDER}/{tag}"
         try:
@@ -107,15 +123,16 @@ def viewed(folder: str) -> set[int]:
             continue
         try:
             if _is_locked(fd):
-                found.update(_words(fd))
+                tags.add(tag)
+                words.update(_words(fd))
             else:
                 os.unlink(path)
         except FileNotFoundError:
             continue
         finally:
             os.close(fd)
-    found.discard(0)
-    return found
+    words.discard(0)
+    return Viewers(words, tags)
 
 
 def _is_locked(fd: int) -> bool:

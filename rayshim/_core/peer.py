@@ -27,6 +27,7 @@ from rayshim._core.loops import LoopMailboxes
 from rayshim._core.nodes import NodeDirectory
 from rayshim._core.objects import ObjectPlane
 from rayshim._core.reading import ObjectReader
+from rayshim._core.store_client import StoreClient
 from rayshim._core.streams import Streams
 from rayshim._core.submit import TaskSubmitter
 from rayshim.adapters.shm.store import SegmentStore
@@ -145,6 +146,7 @@ class Peer:
         self.wait_reports: WaitReports | None = None
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
         self.nodes = NodeDirectory(self)
+        self.store_client = StoreClient(self)
         self.objects = ObjectPlane(self)
         self.reader = ObjectReader(self)
         self.tasks = TaskSubmitter(self)
@@ -154,6 +156,7 @@ class Peer:
         self.streams = Streams(self)
         parts = (
             self.nodes,
+            self.store_client,
             self.objects,
             self.tasks,
             self.canceller,

@@ -205,6 +205,7 @@ class Session:
             process.end(patience_s)
 
     def _remove_folders(self) -> None:
+        session_folders.remove_spilled(self.folder)
         shutil.rmtree(self.store_dir, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -70,9 +70,18 @@ def remove_stale(root: Path) -> None:
         # The folder may be shared with a container whose processes are not seen here.
         if _is_served(folder) or time.time() - folder.stat().st_mtime < STALE_AFTER_S:
             continue
+        remove_spilled(folder)
         for store in store_root(folder).glob(f"rayshim-{folder.name}-*"):
             shutil.rmtree(store, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_spilled(folder: Path) -> None:
+    """Remove what a session has spilled outside of its folder."""
+    if (folder / "spilled-to").exists():
+        from rayshim.adapters.raylet import spill_target
+
+        spill_target.remove_left(str(folder))
 
 
 def _is_served(folder: Path) -> bool:

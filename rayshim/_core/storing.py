@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from rayshim import exceptions
@@ -13,34 +12,48 @@ if TYPE_CHECKING:
     from rayshim._core.objects import ObjectPlane
     from rayshim._core.peer import Peer
 
-#: A value that finds the store full waits this long for dropped references.
-ROOM_WAIT_S = 2.0
-ROOM_POLL_S = 0.05
+#: Other writers may take the room that was made; then it is asked for again.
+ATTEMPTS = 20
 
 
 class SegmentWriter:
-    """Writes values into segments, and waits for room."""
+    """Writes values into segments, and has room made for them."""
 
     def __init__(self, peer: Peer, objects: ObjectPlane) -> None:
         self._peer = peer
         self._objects = objects
 
     def write(self, serialized: Serialized) -> m.Segment:
-        """Store a large value, waiting a little for room.
-
-        Dropped references are noticed by sweeps, here and in other processes, so a
-        store that looks full may not be.
+        """Store a large value; on disk if everything in memory is in use.
 
         Raises:
-            ObjectStoreFullError: there was no room in time.
+            ObjectStoreFullError: everything is in use and nothing may be spilled.
+            OutOfDiskError: the disk takes no more either.
         """
         store = self._peer.store
-        deadline = time.monotonic() + ROOM_WAIT_S
-        while True:
+        try:
+            return store.write(serialized.stream, serialized.buffers)
+        except exceptions.ObjectStoreFullError:
+            # Dropped references are noticed by sweeps: look now, then ask.
+            self._objects.collect()
+        for _ in range(ATTEMPTS):
             try:
                 return store.write(serialized.stream, serialized.buffers)
-            except exceptions.ObjectStoreFullError:
-                if time.monotonic() >= deadline:
-                    raise
-            self._objects.collect()
-            time.sleep(ROOM_POLL_S)
+            except exceptions.ObjectStoreFullError as full:
+                last = full
+            outside = self._peer.store_client.make_room(serialized.total_bytes + 65536)
+            if outside:
+                return self._write_outside(outside, serialized)
+        raise last
+
+    def _write_outside(self, folder: str, serialized: Serialized) -> m.Segment:
+        try:
+            return self._peer.store.write_outside(
+                folder, serialized.stream, serialized.buffers
+            )
+        except OSError as error:
+            raise exceptions.OutOfDiskError(
+                f"cannot store a value of {serialized.total_bytes:,} bytes: the object "
+                f"store of this node is full, and writing to {folder} failed: {error}. "
+                "Drop references or free disk space."
+            ) from error

@@ -268,7 +268,7 @@ def test_free_segments_are_bounded_and_the_oldest_goes(store, folder, monkeypatc
 
 def test_scarce_memory_is_given_back_at_once(store, folder, monkeypatch):
     segment = write(store, b"a" * MIB)
-    monkeypatch.setattr(store, "_total_and_available", lambda: (100, 10))
+    monkeypatch.setattr(store._usage, "total_and_available", lambda: (100, 10))
 
     store.recycle(segment.name)
 
