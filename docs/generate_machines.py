@@ -10,14 +10,16 @@ in every state that a small world can reach, and what changed is written down.
 
 from __future__ import annotations
 
-import copy
+import re
 import sys
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from machine_tours import MACHINES, Found, Table, tour
 
 from rayshim.lineage import actor_calls, actors, dispatch, executors, raylet, tasks
 from rayshim.lineage import actor_events as aev
@@ -30,51 +32,6 @@ from rayshim.lineage.resources import CPU, UNITS, ResourceSet
 
 PAGE = Path(__file__).with_name("state-machines.md")
 TEMPLATE = Path(__file__).with_name("state-machines.in.md")
-
-Table = dict[tuple[Any, type], Any]
-
-
-@dataclass
-class Found:
-    """What a tour through a small world saw."""
-
-    #: (state before, state after) -> names of the events that did it.
-    moves: dict[tuple[Enum, Enum], set[str]] = field(default_factory=dict)
-    #: (state, event type) -> states after it, of the subject of the event.
-    after: dict[tuple[Enum, type], set[Enum]] = field(default_factory=dict)
-    #: (state, event type) that gave a command.
-    acted: set[tuple[Enum, type]] = field(default_factory=set)
-
-    def move(self, before: Enum, after: Enum, event: object) -> None:
-        """Remembers a change of state."""
-        if before is not after:
-            names = self.moves.setdefault((before, after), set())
-            names.add(type(event).__name__)
-
-    def outcome(self, before: Enum, event: object, after: Enum) -> None:
-        """Remembers what an event made of its subject."""
-        self.after.setdefault((before, type(event)), set()).add(after)
-
-
-def tour(
-    start: Any,
-    events: Callable[[Any], Iterable[Any]],
-    take: Callable[[Any, Any], None],
-    key: Callable[[Any], Hashable],
-    depth: int,
-) -> None:
-    """Gives every event to a copy of the machine in every state within ``depth``."""
-    seen = {key(start)}
-    line = deque([(start, 0)])
-    while line:
-        machine, steps = line.popleft()
-        for event in events(machine):
-            twin = copy.deepcopy(machine)
-            take(twin, event)
-            if steps + 1 < depth and key(twin) not in seen:
-                seen.add(key(twin))
-                line.append((twin, steps + 1))
-
 
 # -- actors ------------------------------------------------------------------------
 
@@ -160,13 +117,16 @@ def tour_raylet() -> tuple[Found, Found]:
     requests = [
         lev.LeaseRequested(b"l", "h", b"j", "f", need),
         lev.LeaseRequested(b"o", "g", b"j", "f", need),
+        lev.LeaseRequested(b"l", "h", b"j", "f", need, is_away=True, hops=1),
     ]
 
     def events(machine: Raylet) -> list[Any]:
         offered: list[Any] = [
-            requests[0],
-            requests[1],
+            *requests,
             lev.LeaseReturned(b"o"),
+            lev.LeaseSpilled(b"l", "tcp:other"),
+            lev.LeaseAdmitted(b"l"),
+            lev.LeaseRefused(b"l", "no node has so much"),
             lev.LeaseCancelled(b"l"),
             lev.LeaseReturned(b"l"),
             lev.LeaseReturned(b"l", dispose=True),
@@ -210,7 +170,7 @@ def tour_raylet() -> tuple[Found, Found]:
             repr(workers_now),
         )
 
-    start = Raylet(ResourceSet({CPU: UNITS}), Ids(), max_starting=1)
+    start = Raylet(ResourceSet({CPU: UNITS}), Ids(), max_starting=1, is_clustered=True)
     tour(start, events, take, key, depth=7)
     # Rare: an executor beyond the kept ones that idles too long.
     surplus = Raylet(ResourceSet({}), Ids(), prestart=1)
@@ -391,10 +351,10 @@ def _cell(table: Table, found: Found, state: Enum, kind: type, is_outside: bool)
         method = table.get((state, kind))
         if method is None:
             return "refused"
-        if method.__name__ == "_ignore":
+        if method.__name__ in ("_ignore", "_nothing"):
             return "-"
     after = found.after.get((state, kind), set())
-    names = [one.name for one in sorted(after, key=lambda one: one.value)]
+    names = [one.name for one in type(state) if one in after]
     if names in ([], [state.name]):
         is_idle = is_outside and (state, kind) not in found.acted
         return "-" if is_idle else "stays"
@@ -406,6 +366,7 @@ def describe(kinds: Iterable[type]) -> str:
     lines = []
     for kind in kinds:
         text = " ".join((kind.__doc__ or "").replace("``", "`").split())
+        text = re.sub(r":\w+:`[~.]*(?:\w+\.)*(\w+)`", r"`\1`", text)
         lines.append(f"- `{kind.__name__}`: {text}")
     return "\n".join(lines)
 
@@ -460,6 +421,13 @@ def page() -> str:
         "steal_ms": f"{dispatch.STEAL_AFTER_S * 1000:g}",
         "max_requests": str(dispatch.MAX_REQUESTS),
     }
+    for name, machine in MACHINES.items():
+        found = machine.walk()
+        states = list(type(machine.first))
+        kinds = [*_kinds(machine.table, states), *machine.outside]
+        values[f"{name}_diagram"] = diagram(found, machine.first, machine.last)
+        values[f"{name}_grid"] = grid(machine.table, found, states, machine.outside)
+        values[f"{name}_events"] = describe(kinds)
     text = TEMPLATE.read_text()
     for name, value in values.items():
         marker = "{{" + name + "}}"

@@ -25,6 +25,7 @@ def generator() -> Iterator[ModuleType]:
     # Dataclasses look their module up.
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "generate_machines", module)
+        patch.setattr(sys, "path", [*sys.path])
         spec.loader.exec_module(module)
         yield module
 
@@ -60,3 +61,6 @@ def test_tours_try_every_entry_of_the_tables(generator: ModuleType) -> None:
         key for key in actors._TABLE if key[0] is actors.ActorState.UNKNOWN
     }
     assert of_node <= lease.after.keys() | worker.after.keys()
+
+    for name, machine in generator.MACHINES.items():
+        assert machine.table.keys() <= machine.walk().after.keys(), name
