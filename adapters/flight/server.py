@@ -118,7 +118,7 @@ class FlightSender:
         token: The cluster's token.
         open_value: Gives a descriptor for the content of a value by its file name;
             called from threads of the server. FileNotFoundError: there is none.
-        ip: Address to listen on; other hosts must be able to reach it.
+        ip: Address of this host to listen on.
     """
 
     def __init__(
@@ -126,8 +126,9 @@ class FlightSender:
     ) -> None:
         shown = f"[{ip}]" if ":" in ip else ip
         self._service = _Service(f"grpc+tcp://{shown}:0", token, open_value)
-        #: ``HOST:PORT``, for others.
-        self.address = f"{shown}:{self._service.port}"
+        self.port: int = self._service.port
+        #: ``HOST:PORT``, if ``ip`` is one that others reach.
+        self.address = f"{shown}:{self.port}"
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Takes no more calls; those in hand are given ``timeout_s`` to end."""

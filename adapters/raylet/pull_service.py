@@ -35,6 +35,9 @@ MAX_STREAMS = 6
 #: Bytes on their way at once: a share of the store, but at least this much.
 ACTIVE_SHARE = 0.25
 MIN_ACTIVE_BYTES = 256 << 20
+#: Seconds for which a pull waits for a node that has not said yet where its Flight
+#: server is.
+JOIN_S = 10.0
 #: Descriptions of copies that are kept before those of evicted ones are looked for.
 MAX_DESCRIBED = 4096
 
@@ -54,6 +57,8 @@ class _Server(Protocol):
     def send(self, address: str, message: Any) -> bool: ...
 
     def add_handlers(self, handlers: dict[type, Any]) -> None: ...
+
+    def set_flight_address(self, address: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -93,33 +98,30 @@ class PullService:
         self._stoppers: dict[int, Stopper] = {}
         #: Hex id -> node, as last heard.
         self._nodes: dict[str, nodes.NodeInfo] = {}
+        #: (object id, asker) -> until when its sources may still say where they are.
+        self._unready: dict[
+            tuple[bytes, str], tuple[float, _Peer, nodes.PullObject]
+        ] = {}
         self._sender: FlightSender | None = None
         self._receiver: FlightReceiver | None = None
-        self._started: asyncio.Task[str] | None = None
+        self._started: asyncio.Task[int] | None = None
         self._is_ended = False
         server.add_handlers(_handlers(self))
 
     # Start and end.
 
-    async def start(self, ip: str) -> str:
-        """Starts the Flight server, once.
+    def begin(self, listen_ip: str, node_ip: str) -> None:
+        """Starts Flight in a thread; tells the node its address when it listens.
 
         Args:
-            ip: Address of this host that the other nodes reach it by.
-
-        Returns:
-            ``HOST:PORT`` of the server, for ``NodeInfo.flight_address``.
-
-        Raises:
-            OSError: It cannot listen there.
+            listen_ip: Address of this host to listen on.
+            node_ip: Where the other nodes reach it.
         """
-        if self._started is None:
-            self._started = self._server.loop.create_task(
-                asyncio.to_thread(self._start, ip)
-            )
-        return await asyncio.shield(self._started)
+        loop = self._server.loop
+        self._started = loop.create_task(asyncio.to_thread(self._start, listen_ip))
+        self._started.add_done_callback(lambda done: self._has_begun(done, node_ip))
 
-    def _start(self, ip: str) -> str:
+    def _start(self, ip: str) -> int:
         # Half a second of imports, and threads: hence here and now.
         from rayshim.adapters.flight.client import FlightReceiver
         from rayshim.adapters.flight.server import FlightSender
@@ -127,7 +129,31 @@ class PullService:
         token = self._server.config.token()
         self._receiver = FlightReceiver(token)
         self._sender = FlightSender(token, self._store.open_for_sending, ip)
-        return self._sender.address
+        return self._sender.port
+
+    def _has_begun(self, done: asyncio.Task[int], node_ip: str) -> None:
+        if done.cancelled() or self._is_ended:
+            return
+        error = done.exception()
+        if error is not None:
+            # The node can still work for itself; who wants its values is told.
+            logger.error("no Flight server on this node", exc_info=error)
+            return
+        shown = f"[{node_ip}]" if ":" in node_ip else node_ip
+        self._server.set_flight_address(f"{shown}:{done.result()}")
+
+    async def _wait_started(self) -> None:
+        """Waits until this node can fetch.
+
+        Raises:
+            OSError: It never will; the text says why.
+        """
+        assert self._started is not None, "a pull before begin()"
+        try:
+            await asyncio.shield(self._started)
+        except Exception as error:
+            if self._receiver is None:
+                raise OSError(f"Flight could not be loaded here: {error}") from error
 
     async def stop(self, timeout_s: float = 1.0) -> None:
         """Ends all fetches, removes unfinished copies and sends nothing any more."""
@@ -164,9 +190,12 @@ class PullService:
             if self._receiver is not None and info.flight_address:
                 self._receiver.forget(info.flight_address)
             self.feed(ev.NodeLost(info.node_id, _death(info)))
+        self._look_again()
 
     def peer_gone(self, address: str) -> None:
         """A process ended: it waits for nothing and reads nothing any more."""
+        for key in [key for key in self._unready if key[1] == address]:
+            del self._unready[key]
         self.feed(ev.AskerGone(address))
 
     def pull(self, peer: _Peer, message: nodes.PullObject) -> None:
@@ -189,10 +218,9 @@ class PullService:
             return
         sources, unusable = self._sources(message)
         if not sources:
-            reason = "; ".join(unusable.values())
-            is_gone = all(self._is_dead(node) for node in unusable)
-            self._refuse(ev.Refuse(object_id, peer.address, reason, is_gone))
+            self._no_source(peer, message, unusable)
             return
+        self._unready.pop((object_id, peer.address), None)
         making = ev.Making(
             f"{segment.node}/{segment.name}",
             size_bytes,
@@ -201,10 +229,34 @@ class PullService:
         )
         self.feed(ev.PullAsked(object_id, peer.address, making, sources))
 
+    def _no_source(
+        self, peer: _Peer, message: nodes.PullObject, unusable: dict[str, str]
+    ) -> None:
+        """Refuses, or waits for nodes that have just joined to say where they are."""
+        object_id, asker = message.object_id, peer.address
+        is_gone = all(self._is_dead(node) for node in unusable)
+        now = self._server.now()
+        key = (object_id, asker)
+        deadline = self._unready[key][0] if key in self._unready else now + JOIN_S
+        if is_gone or now >= deadline:
+            self._unready.pop(key, None)
+            reason = "; ".join(unusable.values()) or "no other node is said to have it"
+            self._refuse(ev.Refuse(object_id, asker, reason, is_gone))
+            return
+        if key not in self._unready:
+            self._server.loop.call_later(JOIN_S, self._look_again)
+        self._unready[key] = (deadline, peer, message)
+
+    def _look_again(self) -> None:
+        if not self._is_ended:
+            for _, peer, message in list(self._unready.values()):
+                self.pull(peer, message)
+
     def unpin(self, peer: _Peer, message: nodes.UnpinCopies) -> None:
         """An asker reads copies no more, or waits for them no more."""
         self._store.unpin(message.object_ids, peer.address)
         for object_id in message.object_ids:
+            self._unready.pop((object_id, peer.address), None)
             self.feed(ev.Withdrawn(object_id, peer.address))
 
     def free(self, message: nodes.FreeCopies) -> None:
@@ -270,9 +322,13 @@ class PullService:
 
         object_id, making = command.object_id, command.making
         try:
+            await self._wait_started()
             await self._store.reserve(making.size_bytes)
         except StoreFull as error:
             self.feed(ev.RoomRefused(object_id, f"the store here is full: {error}"))
+            return
+        except OSError as error:
+            self.feed(ev.RoomRefused(object_id, str(error)))
             return
         name = f"o-{object_id.hex()}"
         layout = list(making.layout)

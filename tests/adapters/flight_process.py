@@ -146,6 +146,7 @@ class PullingNode:
         )
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
+        self.flight_address = ""
         self.sent: list[tuple[str, Any]] = []
         self._news = asyncio.Event()
         self.handlers: dict[type, Any] = {}
@@ -161,6 +162,10 @@ class PullingNode:
     def add_handlers(self, handlers: dict[type, Any]) -> None:
         """As the real one."""
         self.handlers.update(handlers)
+
+    def set_flight_address(self, address: str) -> None:
+        """Keeps it."""
+        self.flight_address = address
 
     def take(self, asker: str, message: Any) -> None:
         """A message from a process of this node."""
@@ -191,7 +196,7 @@ class PullingNode:
 async def pulling(folder: Path, **options: Any) -> Any:
     """A node that pulls, and is gone afterwards with all its unfinished files."""
     node = PullingNode(folder, **options)
-    await node.service.start("127.0.0.1")
+    node.service.begin("127.0.0.1", "127.0.0.1")
     try:
         yield node
     finally:

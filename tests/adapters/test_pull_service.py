@@ -17,6 +17,7 @@ from flight_process import (
     sender,
     write_value,
 )
+from rayshim.adapters.raylet import pull_service
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.messages import Segment
 
@@ -238,18 +239,53 @@ def test_the_end_of_an_asker_stops_its_pull(here: Path, there: Path) -> None:
         run(case, folder=here)
 
 
-def test_an_unknown_node_and_a_wrong_description_are_refused(here: Path) -> None:
+def test_a_wrong_description_is_refused(here: Path) -> None:
+    async def case(node: PullingNode) -> None:
+        wrong = Segment("a1-1", 4096, "ff" * 28, "", [0, 5000])
+        node.take("p", nodes.PullObject(X, wrong))
+        ((_, answer),) = await node.answers(1)
+        assert answer.error.startswith("its description is wrong")
+
+    run(case, folder=here)
+
+
+def test_an_unknown_node_is_refused_after_a_while(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def case(node: PullingNode) -> None:
         unknown = Segment("a1-1", 4096, "ff" * 28, "", [0, 10])
         node.take("p", nodes.PullObject(X, unknown))
-        wrong = Segment("a1-1", 4096, "ff" * 28, "", [0, 5000])
-        node.take("p", nodes.PullObject(X, wrong))
-        (_, first), (_, second) = await node.answers(2)
-        assert (first.error, first.is_gone) == (
-            "node ffffffff is not known here",
-            False,
-        )
-        assert second.error.startswith("its description is wrong")
+        assert not node.sent
+        ((_, answer),) = await node.answers(1)
+        assert answer.error == "node ffffffff is not known here"
+        assert not answer.is_gone
+
+    monkeypatch.setattr(pull_service, "JOIN_S", 0.01)
+    run(case, folder=here)
+
+
+def test_a_pull_waits_for_a_node_that_has_just_joined(here: Path, there: Path) -> None:
+    async def case(node: PullingNode) -> None:
+        joined = source.info()
+        joined.flight_address = ""
+        node.table(joined)
+        node.take("p", nodes.PullObject(X, segment_of(source, "a1-1", MIB)))
+        assert not node.sent
+
+        node.table(source.info())
+        ((_, answer),) = await node.answers(1)
+        assert answer.segment is not None, answer
+
+    write_value(there, "a1-1", MIB)
+    with sender(there) as source:
+        run(case, folder=here)
+
+
+def test_the_node_hears_where_its_server_listens(here: Path) -> None:
+    async def case(node: PullingNode) -> None:
+        await until(lambda: bool(node.flight_address))
+        host, _, port = node.flight_address.partition(":")
+        assert host == "127.0.0.1" and int(port) > 0
 
     run(case, folder=here)
 
