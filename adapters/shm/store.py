@@ -493,12 +493,13 @@ class SegmentStore:
         self._check_process()
         with self._lock:
             names = self._mappings.foreign_names()
-        gone = [name for name in names if not self._exists(name)]
+        gone = [name for name in names if not self.exists(name)]
         for name in gone:
             self.drop_mapping(name)
         return len(gone)
 
-    def _exists(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
+        """True if a segment holds a value here, or is on its way to disk."""
         path = self._path(name)
         states = (path, path + give.FREE, path + give.KEPT, path + give.WRITTEN)
         outside = self._outside.get(name, path)
