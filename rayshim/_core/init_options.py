@@ -10,15 +10,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
 from rayshim.settings import Settings
 
-#: Ray's lower bound of ``object_store_memory``.
-MIN_STORE_BYTES = 75 * 1024 * 1024
 MAX_STORE_BYTES = 200 * 10**9
 STORE_FRACTION = 0.3
-#: Share of free memory that the store may take when nobody said how much: more than
-#: what is announced as a resource, since nothing is spilled to disk yet.
-DEFAULT_LIMIT = 0.6
 
 #: Parameters that belong to later stages -> what to do instead.
 _UNSUPPORTED = {
@@ -37,7 +33,6 @@ _UNSUPPORTED = {
     "_redis_password": "leave it out: there is no Redis",
     "storage": "pass absolute paths to what needs storage",
     "_cluster_id": "leave it out",
-    "object_spilling_directory": "raise object_store_memory",
 }
 _RUNTIME_ENV_LATER = (
     "working_dir",
@@ -117,6 +112,7 @@ class InitOptions:
         node_ip = more.pop("_node_ip_address", None)
         if node_ip not in (None, "127.0.0.1", "localhost"):
             raise _unsupported("_node_ip_address", "leave it out: sessions are local")
+        spill_dir = more.pop("object_spilling_directory", None)
         driver_level = more.pop("_driver_object_store_memory", None)
         if driver_level is not None:
             raise _unsupported("_driver_object_store_memory", "leave it out")
@@ -137,10 +133,16 @@ class InitOptions:
         options.resources = _resources(
             num_cpus, num_gpus, resources, object_store_memory, memory
         )
+        if spill_dir:
+            options.settings = dataclasses.replace(
+                options.settings, spill_dir=os.fspath(spill_dir)
+            )
         if not options.settings.object_store_limit_bytes:
             options.settings = dataclasses.replace(
                 options.settings,
-                object_store_limit_bytes=_store_limit(object_store_memory),
+                object_store_limit_bytes=store_limit(
+                    object_store_memory, *_machine_memory(), free_shm_bytes()
+                ),
             )
         options.labels = _labels(labels)
         if node_name is not None:
@@ -288,14 +290,6 @@ def _resources(
         if value:
             out[str(name)] = value
     return out
-
-
-def _store_limit(asked: int | None) -> int:
-    """What the store may hold: as asked, or most of the memory that is free."""
-    if asked is not None:
-        return int(asked)
-    total, free = _machine_memory()
-    return max(MIN_STORE_BYTES, min(int(free * DEFAULT_LIMIT), _shm_bytes(total)))
 
 
 def _labels(labels: Any) -> dict[str, str]:

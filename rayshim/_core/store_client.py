@@ -137,13 +137,18 @@ class StoreClient:
             segment: m.Segment = value.segment
             if segment.node == node:
                 size = max(segment.layout[-2] + segment.layout[-1], 1)
-                site = entry.call_site
+                site = entry.call_site or _made_by(entry.task)
                 found.append((size, entry.object_id, segment.name, str(site)))
         largest = heapq.nlargest(HOLDINGS, found)
         holdings = [
             n.Holding(oid, name, size, site) for size, oid, name, site in largest
         ]
         channel.send(n.Holdings(ask.request_id, holdings))
+
+
+def _made_by(call: Any) -> str:
+    name = getattr(call, "name", "")
+    return f"the call {name}" if name else ""
 
 
 def restore(peer: Peer, names: Sequence[str]) -> None:
