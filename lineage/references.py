@@ -196,6 +196,14 @@ class ReferenceTable:
             if not entry.lineage:
                 self._settle(entry)
 
+    def lose(self, entry: ObjectEntry) -> None:
+        """The value that was known cannot be read any more."""
+        if entry.copies is not None and entry.copies.near is not None:
+            self.unread_copies.append(entry.object_id)
+        entry.value = entry.copies = None
+        entry.lost = True
+        self._drop_contained(entry)
+
     def arrived(self, entry: ObjectEntry) -> None:
         """An owned value was made once more: it goes if nothing uses it (rule 4)."""
         if entry.lineage and not entry.local:
@@ -501,7 +509,6 @@ class ReferenceTable:
             assert object_id == entry.object_id
             assert entry.local >= counted.get(object_id, 0), entry
             assert entry.lineage >= 0, entry
-            assert not entry.lost or entry.value is None, entry
             assert not entry.lineage or not entry.owner, entry
             for peer in entry.lends or ():
                 assert object_id in self._lent[peer], entry

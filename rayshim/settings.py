@@ -37,7 +37,7 @@ class Settings:
     #: oldest go first. Memory of the owner against what can be rebuilt; Ray's value.
     lineage_bytes: int = 1 << 30
     #: Seconds that a node may take to hand over a value that it has, before getting it
-    #: fails. How long a stopped machine may stay away is a matter of taste; Ray's value.
+    #: fails: how long a stopped machine may stay away. Ray's value.
     fetch_timeout_s: float = 600.0
     #: A pickled function larger than this warns, naming what it captured.
     function_warn_bytes: int = 10 * 1024 * 1024

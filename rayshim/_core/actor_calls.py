@@ -78,6 +78,15 @@ class ActorClient:
         """Queue a call for another run after its method raised."""
         self._enqueue(record)
 
+    def take_back(self, record: CallRecord) -> None:
+        """Queue a call again, before all others, whose arguments were lost."""
+        if self.queue.state is ActorState.DEAD:
+            self._peer.tasks.fail(record, self.death_payload())
+            return
+        record.on(TaskEvent.ARGUMENTS_KNOWN)
+        self.queue.pending.appendleft(record)
+        self.flush(force=False)
+
     def flush(self, *, force: bool) -> None:
         """Send queued calls; unless forced, only to an idle actor or a full batch."""
         queue = self.queue

@@ -247,7 +247,7 @@ def wait(
         ray_waitables: distinct ObjectRefs or ObjectRefGenerators.
         num_returns: how many must be ready before it returns, >= 1.
         timeout: seconds; None waits for ever, 0 only looks.
-        fetch_local: accepted as in Ray; on one node every value is local.
+        fetch_local: True: ready when the value is on this node; False: anywhere.
 
     Returns:
         Two lists in the order given; the first has at most ``num_returns``.
@@ -292,7 +292,9 @@ def wait(
         isinstance(item, ObjectRefGenerator) for item in ray_waitables
     ):
         return peer.reader.wait_mixed(ray_waitables, num_returns, timeout)
-    return peer.reader.wait(ray_waitables, num_returns, timeout)
+    return peer.reader.wait(
+        ray_waitables, num_returns, timeout, fetch_local=fetch_local
+    )
 
 
 def cancel(ray_waitable: Any, *, force: bool = False, recursive: bool = True) -> None:

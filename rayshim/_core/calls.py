@@ -42,6 +42,7 @@ class CallRecord(TaskLife):
         "encoded",
         "function",
         "handle_ref",
+        "kept",
         "lends",
         "missing",
         "name",
@@ -83,6 +84,8 @@ class CallRecord(TaskLife):
         #: Counts the actor's handle while the call is under way.
         self.handle_ref: Any = None
         self.stream: Any = None
+        #: Once it has ended: what is needed to run it again for a lost value.
+        self.kept: Any = None
         #: Lends made when it was pushed: (object id, number).
         self.lends: list[tuple[bytes, int]] = []
 
@@ -104,6 +107,8 @@ class CallRecord(TaskLife):
 
     def return_dropped(self, object_id: bytes) -> None:
         """Nobody refers to a return value any more; the call runs all the same."""
+        if self.kept is not None:
+            self.kept.recovering.return_dropped(object_id)
 
     def describe(self) -> str:
         """Where the call is, for people."""

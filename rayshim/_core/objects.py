@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,14 @@ from rayshim._core.serialization import Serialized, deserialize, serialize
 from rayshim._core.storing import SegmentWriter
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
+from rayshim.lineage.directory import Copies
 from rayshim.lineage.references import ObjectEntry, ReferenceTable
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
+    from rayshim._core.pulling import Puller
+    from rayshim._core.recovering import Recovering
+    from rayshim.adapters.wire.node_messages import NodeInfo
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +31,16 @@ logger = logging.getLogger(__name__)
 _PUT_INDEX = (0x80000001).to_bytes(4, "little")
 
 
+def _is_in_store(value: m.Payload) -> bool:
+    return value.segment is not None
+
+
 class ObjectPlane:
     """Values by id, for the objects that this process owns or borrows."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self.table = ReferenceTable(peer.address)
+        self.table = ReferenceTable(peer.address, _is_in_store)
         self.entries = self.table.entries
         self.id_tail = b"\xff" * 12 + peer.job_id
         self._inline_limit = peer.settings.inline_limit_bytes
@@ -40,6 +50,8 @@ class ObjectPlane:
         self.locating = SegmentReader(peer, self)
         #: Borrowed ids whose value was asked for and has not come.
         self._fetching: set[bytes] = set()
+        self._recovering: Recovering | None = None
+        self._pulling: Puller | None = None
 
     def handlers(self) -> dict[type, MessageHandler]:
         """The messages that this part handles."""
@@ -50,7 +62,28 @@ class ObjectPlane:
             m.BorrowAck: self._on_borrow_ack,
             m.Release: self._on_release,
             m.FreeSegments: self._on_free_segments,
+            m.ObjectsLost: self._on_objects_lost,
+            m.CopiesMade: self._on_copies_made,
         }
+
+    @property
+    def recovering(self) -> Recovering:
+        """What makes lost values again; made when it is first needed."""
+        if self._recovering is None:
+            from rayshim._core.recovering import Recovering
+
+            self._recovering = Recovering(self._peer, self)
+        return self._recovering
+
+    @property
+    def pulling(self) -> Puller:
+        """What brings values of other nodes here; made when it is first needed."""
+        if self._pulling is None:
+            from rayshim._core.pulling import Puller
+
+            self._pulling = Puller(self._peer, self)
+            self._peer.add_handlers(self._pulling.handlers())
+        return self._pulling
 
     # -- references ----------------------------------------------------------------
 
@@ -95,23 +128,33 @@ class ObjectPlane:
     def settle(self) -> None:
         """Carry out what the reference table decided (under the lock)."""
         table = self.table
-        if table.freed:
+        while table.freed or table.faded:
+            # Each may let go of others: the lineage of a value is freed with it.
             freed, table.freed = table.freed, []
             for entry in freed:
                 self._free(entry)
+            if table.faded:
+                faded, table.faded = table.faded, []
+                for entry, value, copies in faded:
+                    self.free_value(entry.object_id, value, copies)
+                    self.recovering.faded(entry.object_id)
+        if table.unread_copies:
+            unread, table.unread_copies = table.unread_copies, []
+            self.pulling.unpin(unread)
         if table.releases:
             releases, table.releases = table.releases, {}
             for address, items in releases.items():
                 message = m.Release([i for i, _ in items], [n for _, n in items])
-                self._send_if_alive(address, message)
+                self.send_if_alive(address, message)
         if table.borrows:
             borrows, table.borrows = table.borrows, {}
             for address, ids in borrows.items():
                 numbers = [table.registration(object_id) for object_id in ids]
-                if not self._send_if_alive(address, m.Borrow(ids, numbers)):
-                    self._owner_died(address)
+                if not self.send_if_alive(address, m.Borrow(ids, numbers)):
+                    self.owner_died(address)
 
-    def _send_if_alive(self, address: str, message: Any) -> bool:
+    def send_if_alive(self, address: str, message: Any) -> bool:
+        """Send to a process, unless it is dead (under the lock)."""
         try:
             self._peer.connect(address).send(message)
         except ConnectionError:
@@ -124,11 +167,28 @@ class ObjectPlane:
             self.unread.discard(entry.object_id)
             self._peer.tasks.report_unread(value)
         if value is not None and value.segment is not None:
-            self._free_segment(value.segment)
+            self.free_value(entry.object_id, value, entry.copies)
         if entry.task is not None:
             task, entry.task = entry.task, None
             task.return_dropped(entry.object_id)
         self._peer.streams.generator_dropped(entry.object_id)
+
+    def free_value(
+        self, object_id: bytes, value: m.Payload, copies: Copies | None
+    ) -> None:
+        """Nobody needs a value in the store: its copies everywhere may go."""
+        segment = value.segment
+        if segment is None:
+            return
+        if copies is not None:
+            if copies.near is not None:
+                self.pulling.unpin([object_id])
+            for node in copies.nodes:
+                self.pulling.free_copies([object_id], node)
+        if segment.creator:
+            self._free_segment(segment)
+        else:
+            self.pulling.free_copies([object_id], segment.node)
 
     def _free_segment(self, segment: m.Segment) -> None:
         peer = self._peer
@@ -138,8 +198,19 @@ class ObjectPlane:
         channel = peer.known_channel(segment.creator)
         if channel is not None:
             channel.send(m.FreeSegments([segment.name]))
-        else:
+        elif segment.node == peer.node_id:
             peer.store.discard(segment)
+        else:
+            self._discard_at(segment)
+
+    def _discard_at(self, segment: m.Segment) -> None:
+        from rayshim.adapters.wire.node_messages import DiscardSegments
+
+        address = self._peer.nodes.raylet_of(segment.node)
+        if address:
+            with contextlib.suppress(ConnectionError):
+                channel = self._peer.raylet_at(address)
+                channel.send(DiscardSegments([segment.name]))
 
     # -- values in and out ---------------------------------------------------------
 
@@ -205,6 +276,8 @@ class ObjectPlane:
         object_id = peer.unique() + self.id_tail + _PUT_INDEX
         if serialized.total_bytes > self._inline_limit:
             self.collect()
+            # Only these can be lost, and then the error says where they came from.
+            call_site = call_site or failures.call_site()
             # The copy is long: make it outside the lock.
             payload = m.Payload(
                 m.SEGMENT,
@@ -269,6 +342,8 @@ class ObjectPlane:
         """A value that this process owns has arrived (under the lock)."""
         entry = self.entries.get(object_id)
         inner = self.receive_nested(payload, sender)
+        if entry is not None and entry.value is not None and payload.segment:
+            self._replace_lost(entry)
         if entry is None or entry.value is not None:
             # Nobody wants it any more, or it is the doubled result of a retry.
             if payload.segment is not None:
@@ -278,6 +353,18 @@ class ObjectPlane:
             return
         entry.contains = inner
         self.complete(entry, payload)
+        if entry.lineage:
+            self.table.arrived(entry)
+
+    def _replace_lost(self, entry: ObjectEntry) -> None:
+        """A value came once more: let go of the first if it cannot be read."""
+        value, copies = entry.value, entry.copies
+        segment = value.segment
+        if segment is None or segment.node != self._peer.node_id or copies is not None:
+            return
+        if not self._peer.store.exists(segment.name):
+            self.table.lose(entry)
+            self.free_value(entry.object_id, value, copies)
 
     def receive_nested(self, payload: m.Payload, sender: str) -> tuple[bytes, ...]:
         """Borrow the references inside a payload; each is counted once."""
@@ -316,16 +403,17 @@ class ObjectPlane:
         """Ask the owners for the values that this process does not have yet."""
         wanted: dict[str, list[bytes]] = {}
         for entry in entries:
-            if (
-                entry.owner
-                and entry.value is None
-                and entry.object_id not in self._fetching
-            ):
+            if entry.value is not None:
+                continue
+            if not entry.owner:
+                if entry.lost:
+                    self.recovering.need(entry)
+            elif entry.object_id not in self._fetching:
                 self._fetching.add(entry.object_id)
                 wanted.setdefault(entry.owner, []).append(entry.object_id)
         for owner, ids in wanted.items():
-            if not self._send_if_alive(owner, m.Fetch(ids)):
-                self._owner_died(owner)
+            if not self.send_if_alive(owner, m.Fetch(ids)):
+                self.owner_died(owner)
 
     def value_of(self, entry: ObjectEntry) -> Any:
         """Deserialize a known value.
@@ -444,19 +532,50 @@ class ObjectPlane:
     def peer_died(self, channel: Channel) -> None:
         """Close the dead process' lends; what it owned is lost."""
         if channel.address:
-            self._owner_died(channel.address)
+            self.owner_died(channel.address)
             self.settle()
 
-    def _owner_died(self, address: str) -> None:
+    def owner_died(self, address: str) -> None:
+        """A process is gone: what it owned is lost where it is not known."""
         for entry in self.table.peer_died(address):
             self._fetching.discard(entry.object_id)
-            if entry.value is None or entry.value.kind == m.SEGMENT:
+            if entry.value is None:
                 error = exceptions.OwnerDiedError(
                     entry.object_id.hex(), address, entry.call_site
                 )
-                payload = failures.error_payload(error)
-                if entry.value is None:
-                    self.complete(entry, payload)
+                error.add_details(self._obituary(address))
+                self.complete(entry, failures.error_payload(error))
+
+    def _obituary(self, address: str) -> str:
+        """Where a dead process was, when its end was noticed, and why it died."""
+        nodes = self._peer.nodes
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = f"The owner was {address} on {nodes.describe(address)}; "
+        dead = nodes.dead_node_of(address)
+        if dead is not None:
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(dead.died_s))
+            return f"{text}that node died at {when}: {dead.death}."
+        return f"{text}its end was noticed at {when}."
+
+    def node_died(self, info: NodeInfo) -> None:
+        """The copies on a node are gone with it."""
+        why = f"node {info.node_id[:8]} died: {info.death}"
+        self.recovering.node_died(info.node_id, why)
+        self.settle()
+
+    def _on_objects_lost(self, channel: Channel, lost: m.ObjectsLost) -> None:
+        for object_id, name in zip(lost.object_ids, lost.names, strict=True):
+            entry = self.entries.get(object_id)
+            value = entry.value if entry is not None else None
+            if entry is None or value is None or value.segment is None:
+                continue
+            if value.segment.name == name and not entry.owner:
+                why = f"{channel.address} could not read {name}"
+                self.recovering.lose(entry, value.segment, why)
+        self.settle()
+
+    def _on_copies_made(self, channel: Channel, copies: m.CopiesMade) -> None:
+        self.pulling.made(copies)
 
     def call_site(self, object_id: bytes) -> str:
         """Where the reference was made, if recorded."""

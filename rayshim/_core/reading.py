@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import blocking
+from rayshim._core.locating import NotHere
 from rayshim._core.refs import ObjectRef, dropped
 from rayshim.lineage.references import ObjectEntry
 
@@ -50,9 +51,51 @@ class ObjectReader:
             GetTimeoutError: a value was not there in time.
         """
         found = self._objects.lookup(refs)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if any(entry.value is None for entry in found):
             self.await_values(found, timeout_s)
-        return [self._objects.value_of(entry) for entry in found]
+        value_of = self._objects.value_of
+        while True:
+            try:
+                return [value_of(entry) for entry in found]
+            except NotHere as missing:
+                self._await_here(found, missing, deadline)
+
+    def _await_here(
+        self, found: Sequence[ObjectEntry], missing: NotHere, deadline: float | None
+    ) -> None:
+        """Block until known values can be read on this node.
+
+        Raises:
+            GetTimeoutError: one was not here in time.
+        """
+        peer, objects = self._peer, self._objects
+        with peer.lock:
+            objects.locating.missed(objects.entries[missing.object_id], missing)
+            objects.fetch_unknown(found)
+            for entry in found:
+                objects.pulling.want(entry)
+            self._prepare()
+        is_here = objects.pulling.is_here
+        waiting = list(found)
+
+        def done() -> bool:
+            while waiting and is_here(waiting[-1]):
+                waiting.pop()
+            return not waiting or peer.ended
+
+        blocking.wait(peer, done, waiting, deadline, needs_all=True)
+        if peer.ended:
+            raise exceptions.RaySystemError(
+                RuntimeError("the session was shut down during get()")
+            )
+        if waiting:
+            left = sum(1 for entry in waiting if not is_here(entry))
+            raise exceptions.GetTimeoutError(
+                f"Get timed out: {left} of {len(found)} objects were lost or on other "
+                "nodes and did not come here in time. "
+                f"{blocking.reason(peer, waiting[-1])}"
+            )
 
     def await_values(
         self, entries: Sequence[ObjectEntry], timeout_s: float | None
@@ -63,6 +106,9 @@ class ObjectReader:
         missing = [entry for entry in entries if entry.value is None]
         with peer.lock:
             self._objects.fetch_unknown(missing)
+            if peer.nodes.nodes:
+                for entry in missing:
+                    self._objects.pulling.want(entry)
             self._prepare()
         position = 0
         count = len(missing)
@@ -86,11 +132,21 @@ class ObjectReader:
             )
 
     def wait(
-        self, refs: list[ObjectRef], num_returns: int, timeout_s: float | None
+        self,
+        refs: list[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        *,
+        fetch_local: bool = True,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Split references into ready and not ready, in the order given."""
+        """Split references into ready and not ready, in the order given.
+
+        ``fetch_local``: values of other nodes are ready when they are here.
+        """
         found = self._objects.lookup(refs)
         peer = self._peer
+        if fetch_local and peer.nodes.nodes:
+            return self._wait_here(refs, found, num_returns, timeout_s)
         if timeout_s == 0:
             self._poll_once(found)
         elif not _has_known(found, num_returns):
@@ -118,6 +174,41 @@ class ObjectReader:
                 # Callers wait again and again for one of very many.
                 rest += refs[position + 1 :]
                 break
+        return ready, rest
+
+    def _wait_here(
+        self,
+        refs: list[ObjectRef],
+        found: list[ObjectEntry],
+        num_returns: int,
+        timeout_s: float | None,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """As :meth:`wait`, for values that may have to come from other nodes."""
+        peer = self._peer
+        is_here = self._objects.pulling.is_here
+        with peer.lock:
+            self._objects.fetch_unknown(found)
+            for entry in found:
+                self._objects.pulling.want(entry)
+            self._prepare()
+        missing = [entry for entry in found if not is_here(entry)]
+        may_stay = len(found) - num_returns
+
+        def enough() -> bool:
+            nonlocal missing
+            missing = [entry for entry in missing if not is_here(entry)]
+            return len(missing) <= may_stay or peer.ended
+
+        if timeout_s == 0:
+            peer.reactor.wait(lambda: False, time.monotonic())
+        else:
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            blocking.wait(peer, enough, missing, deadline)
+        ready: list[ObjectRef] = []
+        rest: list[ObjectRef] = []
+        for ref, entry in zip(refs, found, strict=True):
+            is_ready = len(ready) < num_returns and is_here(entry)
+            (ready if is_ready else rest).append(ref)
         return ready, rest
 
     def _prepare(self) -> None:
@@ -180,6 +271,8 @@ class ObjectReader:
         def resolve() -> None:
             try:
                 value = self._objects.value_of(entry)
+            except NotHere as missing:
+                self._when_here(entry, missing, known)
             except BaseException as error:
                 self._set(future, error=error)
             else:
@@ -203,6 +296,25 @@ class ObjectReader:
             resolve()
         return future
 
+    def _when_here(
+        self,
+        entry: ObjectEntry,
+        missing: NotHere,
+        callback: Callable[[ObjectEntry], None],
+    ) -> None:
+        """Call back when a value that could not be read can be."""
+        objects = self._objects
+
+        def here(entry: ObjectEntry) -> None:
+            callback(entry)
+            dropped.append(entry.object_id)
+
+        with self._peer.lock:
+            objects.table.hold(entry.object_id)
+            objects.locating.missed(entry, missing)
+            objects.pulling.want(entry, here)
+            self._prepare()
+
     @staticmethod
     def _set(
         future: Future[Any], value: Any = None, error: BaseException | None = None
@@ -222,16 +334,21 @@ class ObjectReader:
         (entry,) = self._objects.lookup((ref,))
 
         def resolve() -> None:
-            peer.reactor.eager -= 1
             if future.done():
+                peer.reactor.eager -= 1
                 return
             try:
                 value = self._objects.value_of(entry)
+            except NotHere as missing:
+                self._when_here(entry, missing, known)
+                return
             except BaseException as error:
+                peer.reactor.eager -= 1
                 if isinstance(error, StopIteration):
                     error = RuntimeError("the call raised StopIteration")
                 future.set_exception(error)
             else:
+                peer.reactor.eager -= 1
                 future.set_result(value)
 
         def known(_: ObjectEntry) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import ALL_ARGUMENTS
+from rayshim._core.locating import ArgumentsLost, NotHere
 from rayshim._core.serialization import PICKLED_NONE, deserialize, serialize
 from rayshim._core.unpicklable import describe_failure
 from rayshim.adapters.wire import messages as m
@@ -254,6 +255,13 @@ class Runner:
         if spec.nested or spec.dependencies:
             with self._peer.lock:
                 self._receive(spec, lender)
+        try:
+            return self._deserialized(spec)
+        except NotHere:
+            self._peer.objects.locating.bring_arguments(spec)
+            return self._deserialized(spec)
+
+    def _deserialized(self, spec: m.TaskSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: Any = ()
         kwargs: Any = {}
         if spec.args:
@@ -405,6 +413,8 @@ class Runner:
         *,
         skip_frames: int,
     ) -> m.Result:
+        if isinstance(error, (ArgumentsLost, NotHere)):
+            return self._given_back(channel, spec, error)
         wrapped = failures.task_error(
             self._peer,
             self.display_name(spec),
@@ -418,6 +428,15 @@ class Runner:
         with self._peer.lock:
             kept = self.kept(channel, spec)
         return m.Result(spec.task_id, [payload], kept)
+
+    def _given_back(
+        self, channel: Channel, spec: m.TaskSpec, error: ArgumentsLost | NotHere
+    ) -> m.Result:
+        """The answer of a call that did not start, as arguments are lost."""
+        lost = [error.object_id] if isinstance(error, NotHere) else error.object_ids
+        with self._peer.lock:
+            kept = self.kept(channel, spec)
+        return m.Result(spec.task_id, [], kept, -1, lost)
 
     def cancelled(self, channel: Channel, spec: m.TaskSpec) -> m.Result:
         """The answer of a call that was interrupted."""

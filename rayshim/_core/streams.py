@@ -25,6 +25,8 @@ class StreamState:
     __slots__ = (
         "abandoned",
         "address",
+        "is_large",
+        "is_rebuilt",
         "items",
         "position",
         "received",
@@ -47,6 +49,10 @@ class StreamState:
         self.address = ""
         #: The consumer is gone.
         self.abandoned = False
+        #: An item lies in a store, and may be lost there.
+        self.is_large = False
+        #: The call runs again, only for items that were lost.
+        self.is_rebuilt = False
         #: Called, once, at the next change.
         self.waiters: list[Callable[[], None]] = []
 
@@ -90,13 +96,17 @@ class Streams:
         state: StreamState | None = record.stream if record is not None else None
         object_id = self.item_id(item.task_id, item.index)
         objects = self._peer.objects
+        if state is not None and state.is_rebuilt:
+            objects.store_value(object_id, item.value, channel.address)
+            return
         if state is None or state.abandoned or item.index < state.received:
-            # store_value drops what nobody has an entry for.
-            if object_id not in objects.entries:
-                objects.store_value(object_id, item.value, channel.address)
+            # Nobody waits for it, or it came before: store_value drops it.
+            objects.store_value(object_id, item.value, channel.address)
             if state is None or state.abandoned:
                 channel.send(m.StreamAck(item.task_id, -1))
             return
+        if item.value.segment is not None:
+            state.is_large = True
         state.address = channel.address
         objects.table.own(object_id)
         objects.store_value(object_id, item.value, channel.address)
@@ -112,9 +122,18 @@ class Streams:
         for waiter in waiters:
             waiter()
 
+    @staticmethod
+    def begin_again(record: CallRecord) -> None:
+        """The call runs once more, for items that were lost (under the lock)."""
+        state: StreamState = record.stream
+        state.is_rebuilt = True
+        record.spec.backpressure = -1  # nobody consumes what comes now
+
     def ended(self, record: CallRecord, result: m.Result) -> None:
         """The call has returned."""
         state: StreamState = record.stream
+        if state.is_rebuilt:
+            return
         state.total = max(result.streamed, state.received)
         if record.spec.num_returns == m.DYNAMIC:
             result.values[0] = self._collected(state)

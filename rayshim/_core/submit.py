@@ -431,6 +431,11 @@ class TaskSubmitter:
     def finish(self, record: CallRecord, result: m.Result, sender: str) -> None:
         """Take in the result of a call (under the lock)."""
         values = result.values
+        if result.lost:
+            self._end_lends(record, result.kept, sender)
+            recovering = self._peer.objects.recovering
+            recovering.arguments_lost(record, result.lost, sender)
+            return
         if len(values) == 1 and values[0].kind == m.ERROR:
             self._end_lends(record, result.kept, sender)
             if not self._retry(record, values[0]):
@@ -441,11 +446,16 @@ class TaskSubmitter:
         if record.stream is not None:
             self._peer.streams.ended(record, result)
         objects = self._peer.objects
+        keep = record.kept is not None
         for object_id, payload in zip(record.return_ids, values, strict=False):
             entry = objects.entries.get(object_id)
             if entry is not None:
                 entry.task = None
+            if payload.segment is not None:
+                keep = True
             objects.store_value(object_id, payload, sender)
+        if keep or (record.stream is not None and record.stream.is_large):
+            objects.recovering.kept(record)
         # After the values: a reference that only came back in one stays counted.
         self._end_lends(record, result.kept, sender)
 
@@ -489,9 +499,12 @@ class TaskSubmitter:
         if self.records.pop(record.task_id, None) is None:
             return
         record.fail()
+        objects = self._peer.objects
+        if record.kept is not None:
+            objects.recovering.broke(record, payload)
+            return
         if record.stream is not None:
             payload = self._peer.streams.failed(record, payload)
-        objects = self._peer.objects
         wanted = False
         for object_id in record.return_ids:
             entry = objects.entries.get(object_id)

@@ -63,12 +63,19 @@ class ObjectLostError(RayError):
         self.object_ref_hex = object_ref_hex
         self.owner_address = owner_address
         self.call_site = call_site.replace("\\n", "\n  ")
+        #: Who owned it, where, and what became of them; may be empty.
+        self.details = ""
+
+    def add_details(self, text: str) -> None:
+        """Say more at the end of the message."""
+        self.details = text
 
     def __str__(self) -> str:
         text = f"Failed to retrieve object {self.object_ref_hex}."
         if self.call_site:
             text += f" The ObjectRef was created at: {self.call_site}"
-        return f"{text}\n\n{self._explanation()}"
+        text = f"{text}\n\n{self._explanation()}"
+        return f"{text}\n{self.details}" if self.details else text
 
     def _explanation(self) -> str:
         return (
