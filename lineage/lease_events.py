@@ -58,6 +58,7 @@ class LeaseRefused(NamedTuple):
 
     lease_id: bytes
     reason: str
+    kind: str = "infeasible"
 
 
 class LeaseReturned(NamedTuple):
@@ -127,12 +128,15 @@ class BundlesRequested(NamedTuple):
     indexes: tuple[int, ...] = ()
     #: False: answer at once, with a refusal if they do not fit now.
     is_patient: bool = True
+    #: Which try of the group this is.
+    attempt: int = 0
 
 
 class ReservationExpired(NamedTuple):
-    """A placement group waits for its bundles no more."""
+    """A placement group waits no more for the bundles of one try."""
 
     group: bytes
+    attempt: int = 0
 
 
 class BundlesReturned(NamedTuple):
@@ -234,12 +238,14 @@ class ReportBundles(NamedTuple):
     """A placement group's bundles are reserved."""
 
     group: bytes
+    attempt: int = 0
 
 
 class RefuseBundles(NamedTuple):
     """A placement group's bundles do not fit on this node."""
 
     group: bytes
+    attempt: int = 0
 
 
 Command = (

@@ -77,6 +77,7 @@ class Reservation:
 
     __slots__ = (
         "asked",
+        "attempt",
         "bundles",
         "group",
         "indexes",
@@ -88,6 +89,7 @@ class Reservation:
 
     def __init__(self, event: BundlesRequested, number: int, now: float) -> None:
         self.group = event.group
+        self.attempt = event.attempt
         self.bundles = event.bundles
         self.indexes = event.indexes or tuple(range(len(event.bundles)))
         self.number = number

@@ -1,12 +1,23 @@
-"""Placement groups: which bundles go together, and what became of them.
+"""Placement groups: which bundles go together, where, and what became of them.
 
-    PENDING -> CREATED -> REMOVED,  PENDING -> REMOVED
+    PENDING -> RESERVING -> CREATED -> REMOVED
+               RESERVING -> PENDING (a node refused: try again when there is room)
+    CREATED -> RESCHEDULING -> RESERVING (a node died: its bundles go elsewhere)
 
-Strategies decide over nodes; the bundles themselves are reserved by each node's
-lease machine. With one node every strategy but STRICT_SPREAD puts all bundles there,
-and STRICT_SPREAD with more than one bundle waits for nodes that are not there.
+Any state may go to REMOVED. A reservation has two phases: every chosen node reserves
+its bundles, then the group is CREATED; when one refuses or dies the others give back
+what they reserved in this attempt. Rules that always hold:
+
+1. A bundle is on at most one node, and in CREATED each is on exactly one.
+2. While RESERVING, what is placed and what is asked for are apart, and every node
+   that was asked has an answer or is waited for.
+3. Only one group at a time is *urged*: placed where its bundles would fit if others
+   gave back, and waited for. So two groups never wait for each other's halves.
 
 A group is created once, removed once; doubled events change nothing.
+
+Source: two-phase reservation and the strategies are those of Ray's documentation
+("Placement Groups").
 """
 
 from __future__ import annotations
@@ -16,11 +27,16 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from rayshim.lineage import placement
 from rayshim.lineage.resources import Units
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 #: Removed groups whose row is kept.
 REMEMBERED = 1000
+#: Seconds that nodes may take to make room for the group that is urged.
+URGE_S = 2.0
+#: Patience of a reservation on the only node: for ever.
+FOR_EVER = -1.0
 
 
 class GroupState(Enum):
@@ -29,17 +45,31 @@ class GroupState(Enum):
     PENDING = 0
     CREATED = 1
     REMOVED = 2
+    RESERVING = 3
+    RESCHEDULING = 4
 
 
 class ReserveBundles(NamedTuple):
-    """Command: have the node reserve all bundles."""
+    """Command: have a node reserve bundles, all or none."""
 
     group: bytes
-    bundles: tuple[Units, ...]
+    node_id: str
+    #: Index -> bundle.
+    bundles: dict[int, Units]
+    patience_s: float
+    attempt: int
+
+
+class ReturnBundles(NamedTuple):
+    """Command: have a node give bundles back, in which nothing runs."""
+
+    group: bytes
+    node_id: str
+    indexes: tuple[int, ...]
 
 
 class FreeBundles(NamedTuple):
-    """Command: have the node free the bundles and end what runs in them."""
+    """Command: have all nodes free the bundles and end what runs in them."""
 
     group: bytes
 
@@ -50,20 +80,26 @@ class ReportGroup(NamedTuple):
     group: bytes
 
 
-Command = ReserveBundles | FreeBundles | ReportGroup
+Command = ReserveBundles | ReturnBundles | FreeBundles | ReportGroup
 
 
 class Group:
     """One placement group."""
 
     __slots__ = (
+        "asked",
+        "attempt",
         "bundles",
         "created_s",
         "group_id",
         "is_detached",
+        "is_refused",
+        "is_urged",
         "job_id",
         "name",
+        "places",
         "requested_s",
+        "reserved",
         "state",
         "strategy",
     )
@@ -87,13 +123,28 @@ class Group:
         self.is_detached = is_detached
         self.state = GroupState.PENDING
         self.requested_s = now
-        #: Meaningful unless PENDING.
+        #: Meaningful in CREATED, RESCHEDULING and REMOVED.
         self.created_s = now
+        #: Index -> node, for bundles that are reserved for good.
+        self.places: dict[int, str] = {}
+        #: Counts the attempts; answers to earlier ones change nothing.
+        self.attempt = 0
+        #: Node -> its bundles in this attempt, not answered; empty but in RESERVING.
+        self.asked: dict[str, tuple[int, ...]] = {}
+        #: Node -> its bundles in this attempt, reserved.
+        self.reserved: dict[str, tuple[int, ...]] = {}
+        #: Some node refused: the attempt ends when all have answered.
+        self.is_refused = False
+        self.is_urged = False
 
-
-def places(bundles: Sequence[Units], strategy: str, node_count: int) -> bool:
-    """Whether ``node_count`` nodes are enough for the strategy alone."""
-    return strategy != "STRICT_SPREAD" or len(bundles) <= node_count
+    @property
+    def missing(self) -> dict[int, Units]:
+        """Index -> bundle, for those that are not placed."""
+        return {
+            index: bundle
+            for index, bundle in enumerate(self.bundles)
+            if index not in self.places
+        }
 
 
 class PlacementGroups:
@@ -104,10 +155,12 @@ class PlacementGroups:
         self.groups: dict[bytes, Group] = {}
         #: (name) -> id of the group that has it now.
         self._names: dict[str, bytes] = {}
+        #: Exactly the ids of groups in PENDING and RESCHEDULING, by arrival.
+        self.waiting: dict[bytes, None] = {}
         #: Exactly the ids of groups in REMOVED, oldest first.
         self._removed: OrderedDict[bytes, None] = OrderedDict()
 
-    def requested(self, group: Group, *, node_count: int) -> list[Command]:
+    def requested(self, group: Group) -> list[Command]:
         """A peer wants a group.
 
         Raises:
@@ -127,18 +180,130 @@ class PlacementGroups:
         self.groups[group.group_id] = group
         if group.name:
             self._names[group.name] = group.group_id
-        if not places(group.bundles, group.strategy, node_count):
-            return []
-        return [ReserveBundles(group.group_id, group.bundles)]
+        self.waiting[group.group_id] = None
+        return []
 
-    def reserved(self, group_id: bytes, now: float) -> list[Command]:
-        """The node has reserved all bundles."""
+    def tried(
+        self,
+        group_id: bytes,
+        views: Sequence[placement.View],
+        *,
+        is_single: bool = False,
+    ) -> list[Command]:
+        """There may be room for a group that waits.
+
+        Args:
+            group_id: of the group.
+            views: the nodes that may get work, in order of joining.
+            is_single: there is one node, and there will be no other.
+        """
+        group = self.groups[group_id]
+        if group_id not in self.waiting:
+            return []
+        missing = group.missing
+        found = placement.place_bundles(missing, group.strategy, views, group.places)
+        patience_s = 0.0
+        if found is None and (is_single or not self._is_urging()):
+            idle = [
+                placement.View(view.node_id, view.total, view.total) for view in views
+            ]
+            found = placement.place_bundles(missing, group.strategy, idle, group.places)
+            patience_s = FOR_EVER if is_single else URGE_S
+            if found is None and is_single and group.strategy != "STRICT_SPREAD":
+                # It waits at the node, as all else does that does not fit.
+                found = dict.fromkeys(missing, views[0].node_id) if views else None
+        if found is None:
+            return []
+        group.is_urged = patience_s > 0
+        del self.waiting[group_id]
+        group.state = GroupState.RESERVING
+        group.attempt += 1
+        by_node: dict[str, dict[int, Units]] = {}
+        for index, node_id in found.items():
+            by_node.setdefault(node_id, {})[index] = missing[index]
+        for node_id, bundles in by_node.items():
+            group.asked[node_id] = tuple(bundles)
+        return [
+            ReserveBundles(group_id, node_id, bundles, patience_s, group.attempt)
+            for node_id, bundles in by_node.items()
+        ]
+
+    def answered(
+        self,
+        group_id: bytes,
+        node_id: str,
+        *,
+        attempt: int,
+        is_reserved: bool,
+        now: float,
+    ) -> list[Command]:
+        """A node has reserved what it was asked for in an attempt, or not."""
         group = self.groups.get(group_id)
-        if group is None or group.state is not GroupState.PENDING:
+        if group is None or node_id not in group.asked or attempt != group.attempt:
+            return []
+        indexes = group.asked.pop(node_id)
+        if is_reserved:
+            group.reserved[node_id] = indexes
+        else:
+            group.is_refused = True
+        return self._settle(group, now)
+
+    def _settle(self, group: Group, now: float) -> list[Command]:
+        """Ends an attempt once all nodes have answered, a failed one at once."""
+        commands: list[Command] = []
+        if group.is_refused:
+            # Who has not answered may have reserved: that goes back, too.
+            for node_id, indexes in (group.reserved | group.asked).items():
+                commands.append(ReturnBundles(group.group_id, node_id, indexes))
+            self._wait(group)
+            return commands
+        if group.asked:
+            return []
+        for node_id, indexes in group.reserved.items():
+            group.places.update(dict.fromkeys(indexes, node_id))
+        self._end_attempt(group)
+        if len(group.places) < len(group.bundles):
+            self._wait(group)  # A node died meanwhile.
             return []
         group.state = GroupState.CREATED
         group.created_s = now
-        return [ReportGroup(group_id)]
+        return [ReportGroup(group.group_id)]
+
+    def _wait(self, group: Group) -> None:
+        self._end_attempt(group)
+        is_new = not group.places
+        group.state = GroupState.PENDING if is_new else GroupState.RESCHEDULING
+        self.waiting[group.group_id] = None
+
+    @staticmethod
+    def _end_attempt(group: Group) -> None:
+        group.asked.clear()
+        group.reserved.clear()
+        group.is_refused = group.is_urged = False
+
+    def _is_urging(self) -> bool:
+        return any(group.is_urged for group in self.groups.values())
+
+    def node_died(self, node_id: str, now: float) -> list[Command]:
+        """The bundles on a node are gone."""
+        commands: list[Command] = []
+        for group in list(self.groups.values()):
+            if group.state is GroupState.REMOVED:
+                continue
+            lost = [index for index, one in group.places.items() if one == node_id]
+            for index in lost:
+                del group.places[index]
+            if group.state is GroupState.RESERVING:
+                in_attempt = node_id in group.asked or node_id in group.reserved
+                group.asked.pop(node_id, None)
+                group.reserved.pop(node_id, None)
+                if in_attempt:
+                    group.is_refused = True
+                    commands += self._settle(group, now)
+            elif lost and group.state is GroupState.CREATED:
+                group.state = GroupState.RESCHEDULING
+                self.waiting[group.group_id] = None
+        return commands
 
     def removed(self, group_id: bytes) -> list[Command]:
         """A peer does not want the group any more."""
@@ -146,6 +311,8 @@ class PlacementGroups:
         if group is None or group.state is GroupState.REMOVED:
             return []
         group.state = GroupState.REMOVED
+        self.waiting.pop(group_id, None)
+        self._end_attempt(group)
         if group.name:
             del self._names[group.name]
         self._removed[group_id] = None
@@ -168,12 +335,27 @@ class PlacementGroups:
         Raises:
             AssertionError: one does not hold.
         """
-        removed = {
-            key
-            for key, group in self.groups.items()
-            if group.state is GroupState.REMOVED
-        }
-        assert removed == set(self._removed)
+        states: dict[GroupState, set[bytes]] = {state: set() for state in GroupState}
+        for key, group in self.groups.items():
+            states[group.state].add(key)
+            is_reserving = group.state is GroupState.RESERVING
+            assert is_reserving == bool(group.asked)
+            assert is_reserving or not (group.reserved or group.is_urged)
+            tried = [
+                index
+                for indexes in (*group.asked.values(), *group.reserved.values())
+                for index in indexes
+            ]
+            assert len(tried) == len(set(tried))
+            assert not set(tried) & group.places.keys()
+            if is_reserving:
+                assert set(tried) == group.missing.keys()
+            if group.state is GroupState.CREATED:
+                assert not group.missing
+        assert states[GroupState.REMOVED] == set(self._removed)
+        waiting = states[GroupState.PENDING] | states[GroupState.RESCHEDULING]
+        assert waiting == set(self.waiting)
+        assert sum(group.is_urged for group in self.groups.values()) <= 1
         assert all(
             self.groups[key].state is not GroupState.REMOVED
             and self.groups[key].name == name

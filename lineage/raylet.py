@@ -260,7 +260,7 @@ class Raylet:
         lease.is_asked_elsewhere = False
         self._finish(lease, now)
         rejected = ev.RejectLease(
-            event.lease_id, request.holder, event.reason, "infeasible"
+            event.lease_id, request.holder, event.reason, event.kind
         )
         return [rejected, *self._schedule(now)]
 
@@ -282,7 +282,7 @@ class Raylet:
         for group, reservation in list(self._reservations.items()):
             self._leave_queue(reservation)
             del self._reservations[group]
-            commands.append(ev.RefuseBundles(group))
+            commands.append(ev.RefuseBundles(group, reservation.attempt))
         return commands
 
     def asked_elsewhere(self) -> Iterator[Command]:
@@ -438,25 +438,25 @@ class Raylet:
         if group in self._removed_groups or group in self._reservations:
             return []
         if self.is_draining:
-            return [ev.RefuseBundles(group)]
+            return [ev.RefuseBundles(group, event.attempt)]
         indexes = event.indexes or range(len(event.bundles))
         if group in self.groups and all(one in self.groups[group] for one in indexes):
-            return [ev.ReportBundles(group)]
+            return [ev.ReportBundles(group, event.attempt)]
         self._arrivals += 1
         reservation = Reservation(event, self._arrivals, now)
         self._reservations[group] = reservation
         self._waiting.setdefault(reservation.shape, deque()).append(reservation)
         commands = self._schedule(now)
         if not event.is_patient:
-            commands += self._expire(ev.ReservationExpired(group), now)
+            commands += self._expire(ev.ReservationExpired(group, event.attempt), now)
         return commands
 
     def _expire(self, event: ev.ReservationExpired, now: float) -> list[Command]:
-        reservation = self._reservations.pop(event.group, None)
-        if reservation is None:
+        reservation = self._reservations.get(event.group)
+        if reservation is None or reservation.attempt != event.attempt:
             return []
-        self._leave_queue(reservation)
-        return [ev.RefuseBundles(event.group)]
+        self._reservations_end(event.group)
+        return [ev.RefuseBundles(event.group, event.attempt)]
 
     def _return_bundles(self, event: ev.BundlesReturned, now: float) -> list[Command]:
         bundles = self.groups.get(event.group, {})
@@ -564,7 +564,7 @@ class Raylet:
         held.update(zip(waiter.indexes, bundles, strict=True))
         del self._reservations[waiter.group]
         self._reserved += 1
-        commands.append(ev.ReportBundles(waiter.group))
+        commands.append(ev.ReportBundles(waiter.group, waiter.attempt))
         return True
 
     def _sources(self, group: bytes, bundle: int) -> Iterable[ResourceSet]:

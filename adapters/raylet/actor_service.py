@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from rayshim.adapters.raylet.channels import ChannelServer, Peer
 from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.address import node_of
+from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import actor_events as acts
 from rayshim.lineage import actors as act
-from rayshim.lineage import explain
-from rayshim.lineage import lease_events as ev
 from rayshim.lineage.resources import describe, to_amounts, to_units
 
 if TYPE_CHECKING:
-    from rayshim.adapters.raylet.server import NodeServer, Peer
+    from rayshim.adapters.raylet.control import ControlService
+    from rayshim.adapters.raylet.head_nodes import KnownNode
+
+logger = logging.getLogger(__name__)
 
 #: Seconds that an actor whose constructor failed may take to leave.
 DISMISS_LIMIT_S = 5.0
@@ -23,7 +29,7 @@ _HOLDER = "actor:"
 class _Cargo:
     """What the machine does not look at."""
 
-    __slots__ = ("error", "gpu_ids", "registration", "start")
+    __slots__ = ("error", "gpu_ids", "node_id", "registration", "start")
 
     def __init__(self, registration: wire.RegisterActor) -> None:
         self.registration = registration
@@ -31,13 +37,24 @@ class _Cargo:
         self.start: wire.StartActor | None = None
         self.error: wire.Payload | None = None
         self.gpu_ids: list[int] = []
+        #: The node that this incarnation runs on; empty while it has none.
+        self.node_id = ""
 
 
 class ActorService:
-    """The control service's part for actors."""
+    """The control service's part for actors.
 
-    def __init__(self, server: NodeServer) -> None:
+    Args:
+        server: The process of the control service.
+        control: The control service.
+    """
+
+    def __init__(self, server: ChannelServer, control: ControlService) -> None:
         self._server = server
+        self._control = control
+        self._nodes = control.nodes
+        self._nodes.on_settled.append(self._node_settled)
+        self._nodes.on_died.append(self._node_died)
         self.machine = act.ActorManager()
         #: Actor id -> what else is known of it.
         self._cargo: dict[bytes, _Cargo] = {}
@@ -47,6 +64,11 @@ class ActorService:
         self._subscriptions: dict[str, set[bytes]] = {}
 
     # From the server.
+
+    @staticmethod
+    def kinds() -> Collection[type]:
+        """The messages that :meth:`message` takes."""
+        return _MESSAGES.keys()
 
     def message(self, peer: Peer, message: Any) -> None:
         """Takes one message about an actor."""
@@ -61,41 +83,105 @@ class ActorService:
                 del self._subscribers[actor_id]
         self._feed(acts.OwnerGone(address))
 
-    def is_own(self, holder: str) -> bool:
-        """Whether a lease's holder is an actor."""
-        return holder.startswith(_HOLDER)
+    # From nodes.
 
-    def granted(self, command: ev.GrantLease) -> None:
-        """The lease machine found an executor."""
-        actor_id, incarnation = _actor_of(command.lease_id)
-        cargo = self._cargo.get(actor_id)
-        if cargo is not None:
-            cargo.gpu_ids = command.gpu_ids
+    def granted(self, node_id: str, message: wire.LeaseGranted) -> None:
+        """A node found an executor."""
+        actor_id, incarnation = _actor_of(message.lease_id)
+        actor = self.machine.actors.get(actor_id)
+        self._control.placer.granted(message.lease_id)
+        if (
+            actor is None
+            or actor.incarnation != incarnation
+            or actor.state is not act.ActorState.PLACING
+        ):
+            # It was given up meanwhile. (Said twice, it changes nothing.)
+            if actor is None or actor.incarnation != incarnation or not actor.pid:
+                kill = wire.KillExecutor(message.lease_id)
+                self._nodes.send(node_id, kill)
+            return
+        cargo = self._cargo[actor_id]
+        cargo.gpu_ids = message.gpu_ids
+        cargo.node_id = node_id
         self._feed(
             acts.Placed(
-                actor_id,
-                incarnation,
-                command.worker_id,
-                command.address,
-                command.pid,
+                actor_id, incarnation, message.worker_id, message.address, message.pid
             )
         )
 
-    def rejected(self, command: ev.RejectLease) -> None:
-        """The lease machine will not find an executor."""
-        actor_id, incarnation = _actor_of(command.lease_id)
-        if command.kind != "cancelled":
-            self._feed(
-                acts.PlacementFailed(
-                    actor_id, incarnation, command.reason, command.kind
-                )
-            )
+    def rejected(self, node_id: str, message: wire.LeaseRejected) -> None:
+        """A node will not find an executor."""
+        if not self._control.placer.rejected(message.lease_id, message.kind):
+            self.refused(message.lease_id, message.reason, message.kind)
 
-    def lost(self, command: ev.ReportLost) -> None:
+    def refused(self, lease_id: bytes, reason: str, kind: str) -> None:
+        """No node will find an executor."""
+        actor_id, incarnation = _actor_of(lease_id)
+        self._feed(acts.PlacementFailed(actor_id, incarnation, reason, kind))
+
+    def lost(self, node_id: str, message: wire.LeaseLost) -> None:
         """An actor's process is gone."""
-        actor_id, incarnation = _actor_of(command.lease_id)
-        kind = "oom" if command.out_of_memory else command.kind
-        self._feed(acts.ExecutorLost(actor_id, incarnation, command.reason, kind))
+        actor_id, incarnation = _actor_of(message.lease_id)
+        kind = "oom" if message.out_of_memory else message.kind
+        self._feed(acts.ExecutorLost(actor_id, incarnation, message.reason, kind))
+
+    def created(self, message: wire.ActorCreated) -> None:
+        """A constructor returned."""
+        self._feed(
+            acts.Created(message.actor_id, message.incarnation, message.repr_name)
+        )
+
+    def failed(self, message: wire.ActorFailed) -> None:
+        """A constructor raised."""
+        cargo = self._cargo.get(message.actor_id)
+        if cargo is not None:
+            cargo.error = message.error
+            self._feed(acts.ConstructorFailed(message.actor_id, message.incarnation))
+
+    def exiting(self, message: wire.ActorExiting) -> None:
+        """An actor leaves by its own will."""
+        self._feed(acts.Exiting(message.actor_id, message.reason))
+
+    def _on_node(self, node_id: str) -> list[act.Actor]:
+        """The actors that have a process there."""
+        return [
+            actor
+            for actor_id, actor in self.machine.actors.items()
+            if actor.state in _RUNNING and self._cargo[actor_id].node_id == node_id
+        ]
+
+    def _node_settled(self, node: KnownNode) -> None:
+        """A node joined and has said all that happened while it was away."""
+        node_id = node.node_id
+        listed = {(one.actor_id, one.incarnation) for one in node.join.actors}
+        for actor in self._on_node(node_id):
+            actor_id, incarnation = actor.spec.actor_id, actor.incarnation
+            if (actor_id, incarnation) not in listed:
+                reason = f"its process was gone when node {node_id[:8]} joined again"
+                self._feed(acts.ExecutorLost(actor_id, incarnation, reason))
+        for one in node.join.actors:
+            known = self.machine.actors.get(one.actor_id)
+            if (
+                known is None
+                or known.incarnation != one.incarnation
+                or known.state not in _RUNNING
+            ):
+                logger.warning(
+                    "node %s runs actor %s, which this head does not know: it is ended",
+                    node_id[:8],
+                    one.actor_id.hex(),
+                )
+                lease_id = _lease_of(one.actor_id, one.incarnation)
+                self._nodes.send(node_id, wire.KillExecutor(lease_id))
+            elif one.is_created:
+                self._feed(acts.Created(one.actor_id, one.incarnation, one.repr_name))
+
+    def _node_died(self, node: KnownNode, death: str) -> None:
+        info = node.join.info
+        reason = f"its node {info.node_id[:8]} ({info.node_ip}) died: {death}"
+        for actor in self._on_node(info.node_id):
+            actor_id, incarnation = actor.spec.actor_id, actor.incarnation
+            self._feed(acts.ExecutorLost(actor_id, incarnation, reason, "node"))
 
     # For the control service.
 
@@ -139,7 +225,7 @@ class ActorService:
             return [f"{what} waits {age} for the arguments of its constructor"]
         if actor.state is act.ActorState.PLACING:
             lease_id = _lease_of(actor_id, actor.incarnation)
-            reasons = explain.lease(self._server.raylet, lease_id, now)
+            reasons = self._control.explain_lease(lease_id)
             return [f"{what} is not placed: {reason}" for reason in reasons]
         if actor.state is act.ActorState.CREATING:
             return [f"{what} runs its constructor for {age} (pid {actor.pid})"]
@@ -159,7 +245,7 @@ class ActorService:
                 "ray_namespace": actor.spec.namespace,
                 "job_id": actor.spec.job_id.hex(),
                 "pid": actor.pid,
-                "node_id": self._server.config.node_id,
+                "node_id": self._cargo[actor_id].node_id,
                 "is_detached": actor.spec.is_detached,
                 "num_restarts": actor.incarnation,
                 "death_cause": actor.cause,
@@ -191,7 +277,7 @@ class ActorService:
             message.placement_group,
             message.bundle_index,
         )
-        respond = self._server.control.respond
+        respond = self._control.respond
         event = acts.Registered(message.actor_id, spec)
         for command in self.machine.handle(event, self._server.now()):
             if isinstance(command, acts.Refuse):
@@ -225,20 +311,6 @@ class ActorService:
         self._subscriptions.setdefault(peer.address, set()).add(actor_id)
         peer.connection.send(self._update(actor_id))
 
-    def _created(self, peer: Peer, message: wire.ActorCreated) -> None:
-        self._feed(
-            acts.Created(message.actor_id, message.incarnation, message.repr_name)
-        )
-
-    def _failed(self, peer: Peer, message: wire.ActorFailed) -> None:
-        cargo = self._cargo.get(message.actor_id)
-        if cargo is not None:
-            cargo.error = message.error
-            self._feed(acts.ConstructorFailed(message.actor_id, message.incarnation))
-
-    def _exiting(self, peer: Peer, message: wire.ActorExiting) -> None:
-        self._feed(acts.Exiting(message.actor_id, message.reason))
-
     def _kill_asked(self, peer: Peer, message: wire.KillActor) -> None:
         self._feed(acts.Killed(message.actor_id, message.no_restart))
 
@@ -253,23 +325,38 @@ class ActorService:
 
     def _place(self, command: acts.Place) -> None:
         spec = self.machine.actors[command.actor_id].spec
-        self._server.feed(
-            ev.LeaseRequested(
-                _lease_of(command.actor_id, command.incarnation),
-                _HOLDER + command.actor_id.hex(),
-                spec.job_id,
-                f"actor {spec.class_name}",
-                spec.placement,
-                spec.env,
-                spec.group,
-                spec.bundle,
-                fixed=True,
-            )
+        cargo = self._cargo[command.actor_id]
+        registration = cargo.registration
+        cargo.node_id = ""
+        request = wire.RequestLease(
+            _lease_of(command.actor_id, command.incarnation),
+            spec.job_id,
+            f"actor {spec.class_name}",
+            registration.placement_resources,
+            registration.env_vars,
+            0,
+            registration.placement_group,
+            registration.bundle_index,
+            nodes=registration.nodes,
+            soft=registration.soft,
+            strategy=registration.strategy,
+            fixed=True,
+            holder=_HOLDER + command.actor_id.hex(),
         )
+        self._control.placer.place(request, self._home_of(spec.owner))
+
+    def _home_of(self, owner: str) -> str:
+        """The node of an actor's owner."""
+        place = node_of(owner)
+        if place:
+            for node in self._nodes.alive():
+                if node.node_id.startswith(place):
+                    return node.node_id
+        return ""
 
     def _unplace(self, command: acts.Unplace) -> None:
         lease_id = _lease_of(command.actor_id, command.incarnation)
-        self._server.feed(ev.LeaseCancelled(lease_id))
+        self._control.placer.unplace(lease_id)
 
     def _construct(self, command: acts.Construct) -> None:
         actor = self.machine.actors[command.actor_id]
@@ -286,40 +373,43 @@ class ActorService:
             start.job_blob,
             registration.placement_group,
         )
-        # An executor that closed its channel is about to be reported dead.
-        self._server.send_executor(
-            actor.worker_id,
-            wire.CreateActor(
-                command.actor_id,
-                command.incarnation,
-                lease,
-                start.class_blob,
-                registration.class_name,
-                start.spec,
-                registration.name,
-                registration.max_concurrency,
-                registration.concurrency_groups,
-                registration.owner,
-                registration.handle_blob,
-            ),
+        create = wire.CreateActor(
+            command.actor_id,
+            command.incarnation,
+            lease,
+            start.class_blob,
+            registration.class_name,
+            start.spec,
+            registration.name,
+            registration.max_concurrency,
+            registration.concurrency_groups,
+            registration.owner,
+            registration.handle_blob,
         )
+        relay = nodes.RelayToExecutor(actor.worker_id, create)
+        self._nodes.send(cargo.node_id, relay)
 
     def _settle(self, command: acts.Settle) -> None:
         spec = self.machine.actors[command.actor_id].spec
         if spec.need != spec.placement:
             lease_id = _lease_of(command.actor_id, command.incarnation)
-            self._server.feed(ev.LeaseShrunk(lease_id, spec.need))
+            shrink = nodes.ShrinkLease(lease_id, to_amounts(spec.need))
+            self._tell_node(command.actor_id, shrink)
 
     def _dismiss(self, command: acts.Dismiss) -> None:
         worker_id = self.machine.actors[command.actor_id].worker_id
-        self._server.send_executor(worker_id, wire.Interrupt(command.reason))
-        if not command.is_patient:
-            loop = self._server.loop
-            loop.call_later(DISMISS_LIMIT_S, self._server.pool.kill, worker_id)
+        patience_s = 0.0 if command.is_patient else DISMISS_LIMIT_S
+        self._tell_node(
+            command.actor_id,
+            nodes.RelayToExecutor(worker_id, None, command.reason, patience_s),
+        )
 
     def _kill(self, command: acts.Kill) -> None:
         lease_id = _lease_of(command.actor_id, command.incarnation)
-        self._server.feed(ev.LeaseKilled(lease_id))
+        self._tell_node(command.actor_id, wire.KillExecutor(lease_id))
+
+    def _tell_node(self, actor_id: bytes, message: Message) -> None:
+        self._nodes.send(self._cargo[actor_id].node_id, message)
 
     def _publish(self, command: acts.Publish) -> None:
         actor_id = command.actor_id
@@ -360,15 +450,13 @@ def _actor_of(lease_id: bytes) -> tuple[bytes, int]:
     return lease_id[9:], int.from_bytes(lease_id[5:9], "big")
 
 
+_RUNNING = (act.ActorState.CREATING, act.ActorState.ALIVE, act.ActorState.ENDING)
 _A = ActorService
 _MESSAGES: dict[type, Callable[[ActorService, Peer, Any], None]] = {
     wire.RegisterActor: _A._register,
     wire.StartActor: _A._start,
     wire.FailActor: _A._fail,
     wire.SubscribeActor: _A._subscribe,
-    wire.ActorCreated: _A._created,
-    wire.ActorFailed: _A._failed,
-    wire.ActorExiting: _A._exiting,
     wire.KillActor: _A._kill_asked,
     wire.ActorOutOfScope: _A._out_of_scope,
 }

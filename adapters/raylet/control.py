@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rayshim.adapters.raylet import node_rows
+from rayshim.adapters.raylet.actor_service import ActorService
+from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.engine_service import EngineService
 from rayshim.adapters.raylet.groups import Deferred, GroupService
+from rayshim.adapters.raylet.head_leases import LeasePlacer
+from rayshim.adapters.raylet.head_nodes import NodeDirectory
 from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import explain
-from rayshim.lineage.resources import to_amounts
 
 if TYPE_CHECKING:
-    from rayshim.adapters.raylet.server import NodeServer, Peer
+    from rayshim.adapters.raylet.server import NodeServer
 
 logger = logging.getLogger(__name__)
+
+#: Looks at limits of time in one time limit of a node.
+LOOKS = 10
 
 
 class Explain(msgspec.Struct):
@@ -44,17 +53,134 @@ class State(msgspec.Struct):
     kind: str
 
 
-class ControlService:
-    """Answers requests; one instance on the head."""
+class Attach(msgspec.Struct):
+    """Payload of ``attach``."""
 
-    def __init__(self, server: NodeServer) -> None:
+    hostname: str = ""
+
+
+class Drain(msgspec.Struct):
+    """Payload of ``drain_node``."""
+
+    node_id: str
+    graceful: bool = True
+    reason: str = "it was asked to leave"
+
+
+class ControlService:
+    """Answers requests and keeps what concerns the whole cluster; one on the head.
+
+    Its state is in few places: :attr:`values`, :attr:`nodes`, :attr:`actors`,
+    :attr:`groups`, :attr:`job_count`; what :attr:`placer` holds is asked anew by the
+    nodes.
+
+    Args:
+        server: The process that it is in: a head, or the node that is the head too.
+    """
+
+    def __init__(self, server: ChannelServer) -> None:
         self._server = server
+        #: The node in this process, if there is one.
+        self.local: NodeServer | None = None
         self.values = KeyValues()
-        self.groups = GroupService(server, self.respond)
-        #: Lease id -> calls that its owner has queued.
-        self.backlogs: dict[bytes, int] = {}
+        self.nodes = NodeDirectory(server)
+        self.placer = LeasePlacer(server, self.nodes)
+        self.groups = GroupService(server, self.nodes, self.respond)
+        self.actors = ActorService(server, self)
+        self.placer.groups = self.groups
+        self.placer.on_refused = self.actors.refused
+        self.nodes.on_settled.append(self.groups.settled)
         self.engine = EngineService(server, self.respond)
+        #: Jobs that attached so far.
+        self.job_count = 0
         self._shutdown: tuple[Peer, int] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_s = self.nodes.machine.timeout_s / LOOKS
+
+    def handlers(self) -> dict[type, Handler]:
+        """The messages of peers and nodes that it takes."""
+
+        def request(server: Any, peer: Peer, message: wire.Request) -> None:
+            self.request(peer, message)
+
+        def actor(server: Any, peer: Peer, message: Any) -> None:
+            self.actors.message(peer, message)
+
+        def wait(server: Any, peer: Peer, message: nodes.WaitReport) -> None:
+            from rayshim.adapters.raylet import wait_service
+
+            wait_service.report(server, peer, message)
+
+        def joined(server: Any, peer: Peer, message: nodes.JoinNode) -> None:
+            self.nodes.joined(peer, message)
+
+        def loaded(server: Any, peer: Peer, message: nodes.NodeLoad) -> None:
+            self.nodes.loaded(peer, message)
+
+        def left(server: Any, peer: Peer, message: nodes.LeaveCluster) -> None:
+            self.nodes.leaving(peer, message)
+
+        def node(server: Any, peer: Peer, message: Any) -> None:
+            if self.nodes.find(peer.node_id) is not None:
+                self.from_node(peer.node_id, message)
+
+        return {
+            wire.Request: request,
+            **dict.fromkeys(self.actors.kinds(), actor),
+            nodes.WaitReport: wait,
+            nodes.JoinNode: joined,
+            nodes.NodeLoad: loaded,
+            nodes.LeaveCluster: left,
+            **{
+                kind: node
+                for kind in _FROM_NODE
+                # In the process of a node executors say these to the node.
+                if self._server.config.with_raylet is False or kind not in _OF_EXECUTORS
+            },
+        }
+
+    def start(self) -> None:
+        """Looks at limits of time from now on, if other nodes may join."""
+        if self._server.config.listen_ip:
+            self._look()
+
+    def stop(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        local = self.local.config.node_id if self.local is not None else ""
+        self.nodes.look(local)
+        self._timer = self._server.loop.call_later(self._look_s, self._look)
+
+    def from_node(self, node_id: str, message: Message) -> None:
+        """Takes what a node says, whichever way it came."""
+        _FROM_NODE[type(message)](self, node_id, message)
+
+    def peer_came(self, peer: Peer) -> None:
+        """A peer said hello."""
+        is_shared = bool(self._server.config.listen_ip) and self.local is None
+        if is_shared and peer.role in ("driver", "executor"):
+            peer.connection.send(self.nodes.table())
+
+    def peer_left(self, peer: Peer) -> None:
+        """A peer's channel is at its end."""
+        if peer.role == "raylet":
+            self.nodes.peer_left(peer)
+            return
+        if peer.role == "remote":
+            return
+        self.actors.peer_gone(peer.address)
+        if peer.role == "driver":
+            self.groups.job_ended(peer.job_id)
+            self.nodes.broadcast(nodes.JobEnded(peer.job_id))
+            self.placer.job_ended(peer.job_id)
+
+    def _log_lines(self, node_id: str, message: wire.LogLines) -> None:
+        driver = self._server.drivers.get(message.job_id)
+        if driver is not None:
+            driver.connection.send(message)
 
     def request(self, peer: Peer, message: wire.Request) -> None:
         """Answers one request."""
@@ -92,10 +218,6 @@ class ControlService:
         payload = msgspec.msgpack.encode(content)
         peer.connection.send(wire.Response(request_id, name, payload))
 
-    def job_ended(self, job_id: bytes) -> None:
-        """A driver is gone, and its placement groups with it."""
-        self.groups.job_ended(job_id)
-
     def answer_shutdown(self) -> None:
         """Tells the driver that everything is gone."""
         if self._shutdown is not None:
@@ -106,57 +228,67 @@ class ControlService:
     # Methods.
 
     def _nodes(self, peer: Peer, message: wire.Request) -> list[dict[str, Any]]:
-        config = self._server.config
-        return [
-            {
-                "NodeID": config.node_id,
-                "Alive": True,
-                "NodeManagerAddress": config.node_ip,
-                "NodeManagerHostname": socket.gethostname(),
-                "NodeManagerPort": 0,
-                "ObjectManagerPort": 0,
-                "ObjectStoreSocketName": config.store_dir,
-                "RayletSocketName": config.socket_path,
-                "MetricsExportPort": 0,
-                "MetricsAgentPort": 0,
-                "DashboardAgentListenPort": -1,
-                "NodeName": config.node_ip,
-                "RuntimeEnvAgentPort": 0,
-                "DeathReason": 0,
-                "DeathReasonMessage": "",
-                "alive": True,
-                "Resources": to_amounts(self._server.raylet.resources.total),
-                "Labels": {"ray.io/node-id": config.node_id, **config.labels},
-            }
-        ]
+        return node_rows.public_rows(self.nodes)
+
+    def _node_table(self, peer: Peer, message: wire.Request) -> list[dict[str, Any]]:
+        return node_rows.full_rows(self.nodes)
 
     def _total(self, peer: Peer, message: wire.Request) -> dict[str, float]:
-        return to_amounts(self._server.raylet.resources.total)
+        return node_rows.total(self.nodes)
 
     def _available(self, peer: Peer, message: wire.Request) -> dict[str, float]:
-        available = self._server.raylet.resources.available
-        return {
-            name: amount for name, amount in to_amounts(available).items() if amount > 0
-        }
+        return node_rows.available(self.nodes)
+
+    def _register_job(self, peer: Peer, message: wire.Request) -> int:
+        self.job_count += 1
+        return self.job_count
+
+    def _attach(self, peer: Peer, message: wire.Request) -> dict[str, Any]:
+        """A node of the asking host, and a number for its job."""
+        hostname = msgspec.msgpack.decode(message.payload, type=Attach).hostname
+        rows = [row for row in node_rows.full_rows(self.nodes) if row["usable"]]
+        here = [row for row in rows if row["hostname"] == hostname]
+        if not here:
+            names = ", ".join(sorted({row["hostname"] for row in rows})) or "none"
+            raise ValueError(
+                f"no live node of the cluster runs on host {hostname!r}, where this "
+                f"driver is (hosts with nodes: {names}); start one there, or run the "
+                "driver on one of them"
+            )
+        here.sort(key=lambda row: not row["is_head_node"])
+        return {"node": here[0], "job_id": self._register_job(peer, message)}
+
+    def _drain(self, peer: Peer, message: wire.Request) -> bool:
+        args = msgspec.msgpack.decode(message.payload, type=Drain)
+        order = nodes.LeaveCluster(args.reason, args.graceful)
+        return self.nodes.send(args.node_id, order)
 
     def _get_actor(self, peer: Peer, message: wire.Request) -> dict[str, Any]:
         args = msgspec.msgpack.decode(message.payload, type=Named)
-        return self._server.actors.find(args.name, args.namespace or "")
+        return self.actors.find(args.name, args.namespace or "")
 
     def _named_actors(self, peer: Peer, message: wire.Request) -> list[dict[str, str]]:
         args = msgspec.msgpack.decode(message.payload, type=Named)
         namespace = None if args.all_namespaces else args.namespace or ""
-        return self._server.actors.names(namespace)
+        return self.actors.names(namespace)
 
     def _explain(self, peer: Peer, message: wire.Request) -> list[str]:
         args = msgspec.msgpack.decode(message.payload, type=Explain)
-        raylet, now = self._server.raylet, self._server.now()
+        now = self._server.now()
         lines = []
         for lease_id in args.lease_ids:
-            lines += explain.lease(raylet, lease_id, now)
+            lines += self.explain_lease(lease_id)
         for actor_id in args.actor_ids:
-            lines += self._server.actors.explain(actor_id, now)
+            lines += self.actors.explain(actor_id, now)
         return lines
+
+    def explain_lease(self, lease_id: bytes) -> list[str]:
+        """Why a request for a lease waits."""
+        lines: list[str] = []
+        if self.local is not None and not self.nodes.has_others():
+            now = self._server.now()
+            lines = explain.lease(self.local.raylet, lease_id, now)
+        return lines or self.placer.explain(lease_id)
 
     def _cluster_info(self, peer: Peer, message: wire.Request) -> dict[str, Any]:
         config = self._server.config
@@ -170,15 +302,25 @@ class ControlService:
             "namespace": config.namespace,
         }
 
+    def _raylet(self, kind: str) -> NodeServer:
+        if self.local is None:
+            raise ValueError(
+                f"the head runs no {kind}: ask the nodes (their raylets answer 'state')"
+            )
+        return self.local
+
     def _state(self, peer: Peer, message: wire.Request) -> list[dict[str, Any]]:
         kind = msgspec.msgpack.decode(message.payload, type=State).kind
-        server = self._server
+        now = self._server.now()
         if kind == "actors":
-            return server.actors.rows()
+            return self.actors.rows()
         if kind == "leases":
-            return explain.lease_rows(server.raylet, server.now(), self.backlogs)
+            local = self._raylet(kind)
+            return explain.lease_rows(local.raylet, now, local.backlogs)
         if kind in ("executors", "workers"):
-            return explain.executor_rows(server.raylet, server.now())
+            return explain.executor_rows(self._raylet(kind).raylet, now)
+        if kind == "demand":
+            return self.placer.rows()
         if kind == "nodes":
             return self._nodes(peer, message)
         if kind == "placement_groups":
@@ -194,6 +336,10 @@ class ControlService:
 _C = ControlService
 _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "nodes": _C._nodes,
+    "node_table": _C._node_table,
+    "register_job": _C._register_job,
+    "attach": _C._attach,
+    "drain_node": _C._drain,
     "cluster_resources": _C._total,
     "available_resources": _C._available,
     "get_actor": _C._get_actor,
@@ -214,4 +360,27 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "wait_placement_group": lambda self, peer, message: self.groups.wait(peer, message),
     "remove_placement_group": lambda self, peer, message: self.groups.remove(message),
     "placement_group_table": lambda self, peer, message: self.groups.table(message),
+}
+_OF_EXECUTORS = (wire.ActorCreated, wire.ActorFailed, wire.ActorExiting)
+_FROM_NODE: dict[type, Callable[[ControlService, str, Any], None]] = {
+    wire.LeaseGranted: lambda self, node_id, message: self.actors.granted(
+        node_id, message
+    ),
+    wire.LeaseRejected: lambda self, node_id, message: self.actors.rejected(
+        node_id, message
+    ),
+    wire.LeaseLost: lambda self, node_id, message: self.actors.lost(node_id, message),
+    wire.ActorCreated: lambda self, node_id, message: self.actors.created(message),
+    wire.ActorFailed: lambda self, node_id, message: self.actors.failed(message),
+    wire.ActorExiting: lambda self, node_id, message: self.actors.exiting(message),
+    wire.LogLines: _C._log_lines,
+    nodes.PlaceLease: lambda self, node_id, message: self.placer.ask(
+        node_id, message.request, message.is_away
+    ),
+    nodes.CancelPlacement: lambda self, node_id, message: self.placer.cancel(
+        node_id, message.lease_id
+    ),
+    nodes.BundlesReserved: lambda self, node_id, message: self.groups.answered(
+        node_id, message
+    ),
 }

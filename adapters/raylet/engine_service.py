@@ -11,7 +11,7 @@ from rayshim.adapters.raylet.groups import Deferred
 from rayshim.adapters.wire import messages as wire
 
 if TYPE_CHECKING:
-    from rayshim.adapters.raylet.server import NodeServer, Peer
+    from rayshim.adapters.raylet.channels import ChannelServer, Peer
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +20,11 @@ class EngineService:
     """Dask's scheduler and worker in the node process's loop.
 
     Args:
-        server: The node.
+        server: The process of the control service.
         respond: ``respond(peer, request_id, value=...)`` answers a request.
     """
 
-    def __init__(self, server: NodeServer, respond: Callable[..., None]) -> None:
+    def __init__(self, server: ChannelServer, respond: Callable[..., None]) -> None:
         self._server = server
         self._respond = respond
         self._task: asyncio.Task[None] | None = None

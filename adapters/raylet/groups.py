@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rayshim.adapters.wire import messages as wire
-from rayshim.lineage import lease_events as ev
+from rayshim.adapters.wire import node_messages as nodes
+from rayshim.lineage import placement
 from rayshim.lineage import placement_groups as pg
 from rayshim.lineage.resources import to_amounts, to_units
 
 if TYPE_CHECKING:
     import asyncio
 
-    from rayshim.adapters.raylet.server import NodeServer, Peer
+    from rayshim.adapters.raylet.channels import ChannelServer, Peer
+    from rayshim.adapters.raylet.head_nodes import KnownNode, NodeDirectory
+
+logger = logging.getLogger(__name__)
 
 
 class Deferred(Exception):
@@ -50,12 +55,22 @@ class GroupService:
     """Runs the placement group machine.
 
     Args:
-        server: The node, whose lease machine reserves bundles.
+        server: The process of the control service.
+        directory: The nodes, whose lease machines reserve bundles.
         respond: ``respond(peer, request_id, value=...)`` answers a request.
     """
 
-    def __init__(self, server: NodeServer, respond: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        server: ChannelServer,
+        directory: NodeDirectory,
+        respond: Callable[..., None],
+    ) -> None:
         self._server = server
+        self._nodes = directory
+        directory.on_died.append(self._node_died)
+        directory.on_room.append(self.retry)
+        self._is_trying = False
         self._respond = respond
         self._machine = pg.PlacementGroups()
         #: Group -> who waits for it: peer, request, timer.
@@ -75,13 +90,17 @@ class GroupService:
             is_detached=args.lifetime == "detached",
             now=self._server.now(),
         )
-        self._run(self._machine.requested(group, node_count=1))
+        self._run(self._machine.requested(group))
+        self.retry()
 
     def wait(self, peer: Peer, message: wire.Request) -> bool:
         """Whether a group is created in time; answered later if it is pending."""
         args = msgspec.msgpack.decode(message.payload, type=Wait)
         group = self._machine.groups.get(args.id)
-        if group is None or group.state is not pg.GroupState.PENDING:
+        if group is None or group.state in (
+            pg.GroupState.CREATED,
+            pg.GroupState.REMOVED,
+        ):
             return group is not None and group.state is pg.GroupState.CREATED
         timeout_s = args.timeout_s
         timer = None
@@ -115,22 +134,110 @@ class GroupService:
         """All rows."""
         return [self._row(group) for group in self._machine.groups.values()]
 
-    def bundles_reserved(self, group_id: bytes) -> None:
-        """The lease machine has reserved the bundles."""
-        self._run(self._machine.reserved(group_id, self._server.now()))
+    def answered(self, node_id: str, message: nodes.BundlesReserved) -> None:
+        """A node has reserved bundles, or refuses to."""
+        self._run(
+            self._machine.answered(
+                message.group,
+                node_id,
+                attempt=message.attempt,
+                is_reserved=message.ok,
+                now=self._server.now(),
+            )
+        )
 
     def job_ended(self, job_id: bytes) -> None:
         """Removes a job's groups."""
         self._run(self._machine.job_ended(job_id))
 
+    def retry(self) -> None:
+        """Some node may have room for a group now."""
+        if self._is_trying or not self._machine.waiting:
+            return
+        self._is_trying = True
+        try:
+            for group_id in list(self._machine.waiting):
+                is_single = not (
+                    self._server.config.listen_ip or self._nodes.has_others()
+                )
+                views = [
+                    placement.View(one.node_id, one.total, one.available)
+                    for one in self._nodes.usable()
+                ]
+                self._run(self._machine.tried(group_id, views, is_single=is_single))
+        finally:
+            self._is_trying = False
+
+    # For leases.
+
+    def is_removed(self, group_id: bytes) -> bool:
+        """Whether a group is gone."""
+        group = self._machine.groups.get(group_id)
+        return group is not None and group.state is pg.GroupState.REMOVED
+
+    def places(self, group_id: bytes) -> Mapping[int, str]:
+        """Index -> node of the bundles that leases may use."""
+        group = self._machine.groups.get(group_id)
+        return {} if group is None else group.places
+
+    def describe(self, group_id: bytes) -> str:
+        """What a group is like, for explanations."""
+        name = f"placement group {group_id.hex()[:12]}"
+        group = self._machine.groups.get(group_id)
+        if group is None:
+            return f"{name}, which this cluster does not know (yet)"
+        placed, wanted = len(group.places), len(group.bundles)
+        return (
+            f"{name}, which is {group.state.name}: {placed} of {wanted} bundles placed"
+        )
+
+    # Nodes.
+
+    def _node_died(self, node: KnownNode, death: str) -> None:
+        self._run(self._machine.node_died(node.node_id, self._server.now()))
+
+    def settled(self, node: KnownNode) -> None:
+        """A node joined: bundles of groups that nobody knows are freed."""
+        for group_id in dict.fromkeys(held.group for held in node.join.bundles):
+            group = self._machine.groups.get(group_id)
+            if group is None or group.state is pg.GroupState.REMOVED:
+                logger.warning(
+                    "node %s holds bundles of group %s, which is not there (any "
+                    "more): they are freed",
+                    node.node_id[:8],
+                    group_id.hex(),
+                )
+                node.link.send(nodes.FreeBundles(group_id))
+
     def _run(self, commands: list[pg.Command]) -> None:
         for command in commands:
             if isinstance(command, pg.ReserveBundles):
-                self._server.feed(ev.BundlesRequested(command.group, command.bundles))
+                self._reserve(command)
+            elif isinstance(command, pg.ReturnBundles):
+                back = nodes.FreeBundles(command.group, False, list(command.indexes))
+                self._nodes.send(command.node_id, back)
             elif isinstance(command, pg.FreeBundles):
-                self._server.feed(ev.BundlesRemoved(command.group))
+                self._nodes.broadcast(nodes.FreeBundles(command.group))
             else:
                 self._report(command.group)
+                self._nodes.changed()
+
+    def _reserve(self, command: pg.ReserveBundles) -> None:
+        node = self._nodes.find(command.node_id)
+        if node is None:
+            return
+        for bundle in command.bundles.values():
+            for name, units in bundle.items():
+                node.available[name] = node.available.get(name, 0) - units
+        node.link.send(
+            nodes.ReserveBundles(
+                command.group,
+                list(command.bundles),
+                [to_amounts(bundle) for bundle in command.bundles.values()],
+                command.patience_s,
+                command.attempt,
+            )
+        )
 
     def _report(self, group_id: bytes) -> None:
         state = self._machine.groups[group_id].state
@@ -149,8 +256,7 @@ class GroupService:
         self._respond(peer, request_id, value=False)
 
     def _row(self, group: pg.Group) -> dict[str, Any]:
-        is_placed = group.state is not pg.GroupState.PENDING
-        node_id = self._server.config.node_id
+        is_placed = len(group.places) == len(group.bundles)
         latency_ms = (group.created_s - group.requested_s) * 1000
         return {
             "placement_group_id": group.group_id.hex(),
@@ -159,11 +265,11 @@ class GroupService:
                 index: to_amounts(bundle) for index, bundle in enumerate(group.bundles)
             },
             "bundles_to_node_id": {
-                index: node_id if is_placed else ""
+                index: group.places.get(index, "")
                 for index in range(len(group.bundles))
             },
             "strategy": group.strategy,
-            "state": group.state.name,
+            "state": _shown(group),
             "stats": {
                 "end_to_end_creation_latency_ms": latency_ms,
                 "scheduling_latency_ms": latency_ms,
@@ -172,3 +278,10 @@ class GroupService:
                 "scheduling_state": "FINISHED" if is_placed else "QUEUED",
             },
         }
+
+
+def _shown(group: pg.Group) -> str:
+    """The state's name for people; while RESERVING, what it was before."""
+    if group.state is not pg.GroupState.RESERVING:
+        return group.state.name
+    return "RESCHEDULING" if group.places else "PENDING"

@@ -19,6 +19,7 @@ from rayshim.adapters.raylet.config import NodeConfig
 if TYPE_CHECKING:
     import socket
 
+    from rayshim.adapters.raylet.head_server import HeadServer
     from rayshim.adapters.raylet.server import NodeServer
 
 #: Seconds for which the end waits for killed executors.
@@ -32,7 +33,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def main() -> None:
-    """Runs a node until its driver is gone. Does not return."""
+    """Runs a node or head until its lifeline is cut. Does not return."""
     ready_fd = -1
     status = 1
     try:
@@ -40,9 +41,12 @@ def main() -> None:
         ready_fd = config.ready_fd
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _import_shared()
-        child = forkserver.start(config.forkserver())
-        listener = _listen(config)
-        _run(config, child, listener)
+        # The fork server's executors are told the port, and close the socket.
+        listener = config.bind()
+        child = None
+        if config.with_raylet:
+            child = forkserver.start(config.forkserver())
+        _run(config, child, _listen(config, listener))
         status = 0
     except BaseException as error:
         import traceback
@@ -63,21 +67,27 @@ def _import_shared() -> None:
         importlib.import_module(name)
 
 
-def _listen(config: NodeConfig) -> socket.socket:
-    """Binds the raylet's socket (mode 0600) and tells the driver.
+def _listen(config: NodeConfig, tcp: socket.socket | None) -> list[socket.socket]:
+    """Binds the raylet's socket (mode 0600) and tells the starting process.
 
     The kernel lets peers connect from here on; they are answered as soon as the rest
     is imported, so that the driver's own start goes on meanwhile.
     """
     import socket
 
-    listener = socket.socket(socket.AF_UNIX)
-    previous = os.umask(0o177)
-    try:
-        listener.bind(config.socket_path)
-    finally:
-        os.umask(previous)
-    listener.listen(1024)
+    listeners = []
+    if tcp is not None:
+        tcp.listen(1024)
+        listeners.append(tcp)
+    if config.with_raylet:
+        listener = socket.socket(socket.AF_UNIX)
+        previous = os.umask(0o177)
+        try:
+            listener.bind(config.socket_path)
+        finally:
+            os.umask(previous)
+        listener.listen(1024)
+        listeners.append(listener)
     if config.ready_fd >= 0:
         ready = {
             "address": config.address,
@@ -86,26 +96,28 @@ def _listen(config: NodeConfig) -> socket.socket:
             "node_ip": config.node_ip,
         }
         _write_line(config.ready_fd, ready)
-    return listener
+    return listeners
 
 
 def _run(
-    config: NodeConfig, child: tuple[int, socket.socket], listener: socket.socket
+    config: NodeConfig,
+    child: tuple[int, socket.socket] | None,
+    listeners: list[socket.socket],
 ) -> None:
     import asyncio
 
     sys.path[:0] = [path for path in config.sys_path if path not in sys.path]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    asyncio.run(_serve(config, child, listener))
+    asyncio.run(_serve(config, child, listeners))
 
 
 async def _serve(
-    config: NodeConfig, child: tuple[int, socket.socket], listener: socket.socket
+    config: NodeConfig,
+    child: tuple[int, socket.socket] | None,
+    listeners: list[socket.socket],
 ) -> None:
     import asyncio
-
-    from rayshim.adapters.raylet.server import NodeServer
 
     _start_log(config)
     loop = asyncio.get_running_loop()
@@ -115,17 +127,26 @@ async def _serve(
         if not ended.done():
             ended.set_result(reason)
 
-    server = NodeServer(config, child, end)
+    server: NodeServer | HeadServer
+    if child is None:
+        from rayshim.adapters.raylet.head_server import HeadServer
+
+        server = HeadServer(config, end)
+    else:
+        from rayshim.adapters.raylet.server import NodeServer
+
+        server = NodeServer(config, child, end)
     if config.lifeline_fd >= 0:
         os.set_blocking(config.lifeline_fd, False)
         loop.add_reader(config.lifeline_fd, _lifeline, config.lifeline_fd, end)
     loop.add_signal_handler(signal.SIGTERM, end, "SIGTERM")
-    await server.start(listener)
+    await server.start(*listeners)
     if config.ready_fd >= 0:
         os.close(config.ready_fd)
-    if config.settings.get("dask", "background") != "off":
+    control = server.control
+    if control is not None and config.settings.get("dask", "background") != "off":
         delay_s = float(config.settings.get("dask_delay_s", DASK_DELAY_S))
-        loop.call_later(delay_s, server.control.engine.start)
+        loop.call_later(delay_s, control.engine.start)
     await ended
     await _end(config, server)
 
@@ -142,14 +163,15 @@ def _lifeline(descriptor: int, end: object) -> None:
     end("the driver is gone")
 
 
-async def _end(config: NodeConfig, server: NodeServer) -> None:
+async def _end(config: NodeConfig, server: NodeServer | HeadServer) -> None:
     import shutil
 
     await server.stop(END_LIMIT_S)
-    server.store.close()
-    shutil.rmtree(config.store_dir, ignore_errors=True)
+    if config.store_dir:
+        shutil.rmtree(config.store_dir, ignore_errors=True)
     shutil.rmtree(config.session_dir, ignore_errors=True)
-    server.control.answer_shutdown()
+    if server.control is not None:
+        server.control.answer_shutdown()
     # Leaving the loop would wait for the thread that imports Dask.
     os._exit(0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -10,22 +9,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rayshim.adapters.raylet.actor_service import ActorService
+from rayshim.adapters.raylet import head_orders
+from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.config import NodeConfig
 from rayshim.adapters.raylet.control import ControlService
+from rayshim.adapters.raylet.head_link import Head, HeadLink, LocalHead, LocalNode
+from rayshim.adapters.raylet.local_requests import LocalRequests
 from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.raylet.store_service import StoreService
-from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
+from rayshim.lineage.leases import LeaseState
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
 
 if TYPE_CHECKING:
-    from rayshim.adapters.raylet.wait_service import WaitService
+    from rayshim.adapters.raylet.pull_service import PullService
 
 logger = logging.getLogger(__name__)
 
@@ -35,24 +37,14 @@ TICK_S = 5.0
 MAX_UNSENT_LOG_BYTES = 4 << 20
 #: Seconds that an executor may live on after it closed its channel.
 EXIT_GRACE_S = 1.0
+#: Seconds for which a node that leaves waits for its running work.
+DRAIN_LIMIT_S = 30.0
+#: Leases of actors are held by ``actor:HEX`` on behalf of the control service.
+ACTOR_HOLDER = "actor:"
 
 
-class Peer:
-    """What the raylet knows about who is on the other end of a channel."""
-
-    __slots__ = ("address", "connection", "job_id", "pid", "role", "worker_id")
-
-    def __init__(self, hello: wire.Hello, connection: aio.Connection) -> None:
-        self.role = hello.role
-        self.worker_id = hello.worker_id
-        self.address = hello.address
-        self.pid = hello.pid
-        self.job_id = hello.job_id
-        self.connection = connection
-
-
-class NodeServer:
-    """Everything of a node but Dask.
+class NodeServer(ChannelServer):
+    """Everything of a node but Dask; in a session on one node also its head.
 
     Args:
         config: What the driver said.
@@ -66,23 +58,18 @@ class NodeServer:
         forkserver: tuple[int, socket.socket],
         on_end: Callable[[str], None],
     ) -> None:
-        self.config = config
-        self.end = on_end
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
-        self._token = config.token()
-        self._server: asyncio.Server | None = None
-        self._tick: asyncio.TimerHandle | None = None
-        #: Address -> peer that said hello and is connected.
-        self.peers: dict[str, Peer] = {}
+        super().__init__(config, on_end)
+        self.pid = os.getpid()
+        self._tick: Any = None
         #: Worker id -> connected executor.
         self._executors: dict[bytes, Peer] = {}
-        #: Job id -> its driver.
-        self._drivers: dict[bytes, Peer] = {}
+        #: Whether there are, or may be, other nodes.
+        self.is_clustered = bool(config.listen_ip)
         self.raylet = Raylet(
             ResourceSet(to_units(config.resources)),
             lambda: os.urandom(28),
             prestart=config.prestart,
+            is_clustered=self.is_clustered,
         )
         self.pool = ExecutorPool(
             forkserver[1],
@@ -91,33 +78,72 @@ class NodeServer:
             on_exited=self._exited,
             on_gone=lambda: self.end("the fork server is gone"),
         )
-        self._handlers: dict[type, _Method] = dict(_MESSAGES)
+        self._handlers.update(_MESSAGES)
         self._pending: deque[Any] = deque()
         self._is_feeding = False
         self._logs = LogRelay(config.logs_dir, self._lines, self._is_congested)
+        #: The nodes of the cluster as last heard; None in a session on one node.
+        self.table: nodes.NodeTable | None = None
+        #: Called with each new table.
+        self.on_table: list[Callable[[nodes.NodeTable], None]] = []
+        #: Called when the node will leave; work goes on until they are done.
+        self.on_drain: list[Callable[[], Any]] = []
+        self._flight_address = ""
+        #: Actors whose constructor returned.
+        self._created: dict[bytes, str] = {}
+        self._drain_limit: Any = None
         self.store = StoreService(self)
-        self.actors = ActorService(self)
-        self.control = ControlService(self)
-        #: Looks for deadlocks, from the first wait on that lasts.
-        self.waits: WaitService | None = None
+        #: Values of other nodes; None in a session on one node.
+        self.pulls: PullService | None = None
+        if self.is_clustered:
+            # Not at the top: sessions on one node start without it.
+            from rayshim.adapters.raylet.pull_service import PullService
 
-    async def start(self, listener: socket.socket) -> None:
-        """Serves a bound socket, and forks the first executors."""
-        self._server = await aio.serve(
-            listener, self._token, self._message, self._closed
-        )
+            self.pulls = PullService(self, self.store)
+            self.on_table.append(self.pulls.nodes_changed)
+        #: Lease id -> calls that its owner has queued.
+        self.backlogs: dict[bytes, int] = {}
+        self.control: ControlService | None = None
+        self.head: Head
+        if config.head_address:
+            self.head = HeadLink(self, config.head_address)
+            self._handlers[wire.Request] = LocalRequests(self).take
+        else:
+            self.control = ControlService(self)
+            self.control.nodes.add_local(
+                self.join_message(), LocalNode(self), self.raylet
+            )
+            self.control.local = self
+            self._handlers.update(self.control.handlers())
+            self.head = LocalHead(self.control, config.node_id)
+
+    async def start(self, *listeners: socket.socket | None) -> None:
+        """Serves bound sockets, forks the first executors, joins the head."""
+        await self.listen(*listeners)
         self._look()
+        if self.control is not None:
+            self.control.start()
+        if isinstance(self.head, HeadLink):
+            self.head.start()
+        if self.pulls is not None:
+            self.pulls.begin(self.config.listen_ip, self.config.node_ip)
 
     async def stop(self, timeout_s: float) -> None:
         """Kills all executors and listens no more; channels to drivers stay."""
         if self._tick is not None:
             self._tick.cancel()
+        if self._drain_limit is not None:
+            self._drain_limit.cancel()
+        if isinstance(self.head, HeadLink):
+            self.head.send(nodes.LeaveCluster("its process was told to end", False))
         await self.pool.end(timeout_s)
+        if self.pulls is not None:
+            await self.pulls.stop()
+        self.store.close()
         self._logs.close()
-        if self._server is not None:
-            self._server.close()
-        for peer in self.peers.values():
-            peer.connection.flush()
+        if isinstance(self.head, HeadLink):
+            self.head.stop()
+        self.stop_listening()
 
     def feed(self, event: Any) -> None:
         """Gives the lease machine an event and carries its commands out.
@@ -135,14 +161,10 @@ class NodeServer:
                     _COMMANDS[type(command)](self, command)
         finally:
             self._is_feeding = False
-
-    def send(self, address: str, message: Message) -> bool:
-        """Sends to a connected peer; False if there is none."""
-        peer = self.peers.get(address)
-        if peer is None:
-            return False
-        peer.connection.send(message)
-        return True
+        if self.is_clustered:
+            self.head.load_changed()
+            if self._drain_limit is not None:
+                self._end_if_idle()
 
     def send_executor(self, worker_id: bytes, message: Message) -> bool:
         """Sends to a connected executor; False if there is none."""
@@ -152,57 +174,138 @@ class NodeServer:
         peer.connection.send(message)
         return True
 
-    def add_handlers(
-        self, handlers: dict[type, Callable[[NodeServer, Peer, Any], None]]
-    ) -> None:
-        """Lets a service take more messages."""
-        self._handlers.update(handlers)
+    # The head, and what it is told.
+
+    def from_head(self, message: Message) -> None:
+        """Takes a message of the control service."""
+        head_orders.take(self, message)
+
+    def take_table(self, table: nodes.NodeTable) -> None:
+        """Passes the nodes of the cluster on to the peers here."""
+        if not self.is_clustered:
+            return
+        self.table = table
+        for peer in list(self.peers.values()):
+            if peer.role in _LEASERS:
+                peer.connection.send(table)
+        if self.control is None:  # else the head's part has closed them
+            for info in table.nodes:
+                if not info.alive and info.node_id != self.config.node_id:
+                    self.close_node(info)
+        for told in self.on_table:
+            told(table)
+
+    def set_flight_address(self, address: str) -> None:
+        """The node's Flight server listens: tell everybody."""
+        self._flight_address = address
+        if isinstance(self.head, HeadLink):
+            self.head.announce()
+
+    def join_message(self) -> nodes.JoinNode:
+        """Who this node is, and what it runs for the control service."""
+        config, raylet = self.config, self.raylet
+        actors = []
+        for lease_id, lease in raylet.leases.items():
+            executor = lease.executor
+            if executor is None or not lease.request.holder.startswith(ACTOR_HOLDER):
+                continue
+            actors.append(
+                nodes.RunningActor(
+                    lease_id[9:],
+                    int.from_bytes(lease_id[5:9], "big"),
+                    executor.worker_id,
+                    executor.address,
+                    executor.pid,
+                    self._created.get(executor.worker_id, ""),
+                    executor.worker_id in self._created,
+                )
+            )
+        return nodes.JoinNode(
+            nodes.NodeInfo(
+                config.node_id,
+                config.address,
+                self._flight_address,
+                config.node_ip,
+                True,
+            ),
+            to_amounts(raylet.resources.total),
+            config.labels,
+            socket.gethostname(),
+            self.pid,
+            config.is_head_node,
+            config.session_dir,
+            config.store_dir,
+            config.socket_path,
+            actors,
+            [
+                nodes.HeldBundle(group, index, to_amounts(bundle.allocation.units))
+                for group, bundles in raylet.groups.items()
+                for index, bundle in bundles.items()
+            ],
+        )
+
+    def load_message(self) -> nodes.NodeLoad:
+        """What the node has free now."""
+        raylet = self.raylet
+        return nodes.NodeLoad(
+            to_amounts(raylet.resources.available),
+            bundles=[
+                nodes.HeldBundle(group, index, to_amounts(bundle.resources.available))
+                for group, bundles in raylet.groups.items()
+                for index, bundle in bundles.items()
+            ],
+        )
+
+    def ask_head_again(self) -> None:
+        """The head may have forgotten what it was asked."""
+        for command in self.raylet.asked_elsewhere():
+            _COMMANDS[type(command)](self, command)
+
+    def leave(self, reason: str, *, is_graceful: bool) -> None:
+        """Ends the node, after its running work if there is time."""
+        if not is_graceful:
+            self.end(reason)
+            return
+        if self.raylet.is_draining:
+            return
+        self.feed(ev.Draining())
+        self.head.send(nodes.LeaveCluster(reason, True))
+        limit_s = float(self.config.settings.get("drain_timeout_s", DRAIN_LIMIT_S))
+        self._drain_limit = self.loop.call_later(limit_s, self.end, reason)
+        self._drained = reason
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if all(
+            lease.request.fixed or lease.state is LeaseState.FORWARDED
+            for lease in self.raylet.leases.values()
+        ):
+            self.end(self._drained)
 
     # Messages.
 
-    def _message(self, connection: aio.Connection, message: Message) -> None:
-        method = self._handlers.get(type(message))
-        peer: Peer | None = connection.peer
-        if isinstance(message, wire.Hello):
-            if peer is None:
-                self._hello(connection, message)
-            return
-        if method is None or peer is None:
-            logger.warning(
-                "dropped a peer that sent %s %s",
-                type(message).__name__,
-                "here" if peer else "before its hello",
-            )
-            connection.close()
-            return
-        try:
-            method(self, peer, message)
-        except Exception:
-            # One wrong message must not end the node for everybody.
-            logger.exception("%s from %s failed", type(message).__name__, peer.address)
-
-    def _hello(self, connection: aio.Connection, hello: wire.Hello) -> None:
-        peer = connection.peer = Peer(hello, connection)
-        self.peers[hello.address] = peer
-        if hello.role == "driver":
-            self._drivers[hello.job_id] = peer
-        elif hello.role == "executor":
-            self._executors[hello.worker_id] = peer
-            self.feed(ev.ExecutorReady(hello.worker_id, hello.address, hello.pid))
-
-    def _closed(self, connection: aio.Connection) -> None:
-        peer: Peer | None = connection.peer
-        if peer is None or self.peers.get(peer.address) is not peer:
-            return
-        del self.peers[peer.address]
-        self.actors.peer_gone(peer.address)
-        self.feed(ev.HolderGone(peer.address))
+    def peer_came(self, peer: Peer) -> None:
+        """A peer said hello."""
+        if self.table is not None and peer.role in _LEASERS:
+            peer.connection.send(self.table)
         if peer.role == "executor":
+            self._executors[peer.worker_id] = peer
+            self.feed(ev.ExecutorReady(peer.worker_id, peer.address, peer.pid))
+        if self.control is not None:
+            self.control.peer_came(peer)
+
+    def peer_left(self, peer: Peer) -> None:
+        """A peer's channel is at its end."""
+        self.store.peer_gone(peer.address)
+        if self.pulls is not None:
+            self.pulls.peer_gone(peer.address)
+        if self.control is not None:
+            self.control.peer_left(peer)
+        self.feed(ev.HolderGone(peer.address))
+        if self._executors.get(peer.worker_id) is peer:
             del self._executors[peer.worker_id]
             self.loop.call_later(EXIT_GRACE_S, self.pool.kill, peer.worker_id)
         elif peer.role == "driver":
-            del self._drivers[peer.job_id]
-            self.control.job_ended(peer.job_id)
             self.feed(ev.JobEnded(peer.job_id))
             if peer.job_id.hex() == self.config.job_id:
                 self.end("the driver closed its channel")
@@ -214,6 +317,7 @@ class NodeServer:
             rejected = wire.LeaseRejected(message.lease_id, reason, "infeasible")
             peer.connection.send(rejected)
             return
+        is_clustered = self.is_clustered
         self.feed(
             ev.LeaseRequested(
                 message.lease_id,
@@ -224,7 +328,24 @@ class NodeServer:
                 tuple(sorted(message.env_vars.items())),
                 message.placement_group,
                 message.bundle_index,
+                is_away=is_clustered and self._is_away(message),
+                hops=message.hops,
+                cargo=message if is_clustered else None,
             )
+        )
+
+    def _is_away(self, message: wire.RequestLease) -> bool:
+        """Whether only the control service can say where a request goes."""
+        group = message.placement_group
+        if group:
+            return not self.raylet.has_bundle(group, message.bundle_index)
+        node_id = self.config.node_id
+        if message.nodes and not message.soft and node_id not in message.nodes:
+            return True
+        if message.hops:
+            return False  # It was sent here.
+        return message.strategy == "SPREAD" or (
+            bool(message.nodes) and message.nodes[0] != node_id
         )
 
     def _cancel_lease(self, peer: Peer, message: wire.CancelLease) -> None:
@@ -240,43 +361,59 @@ class NodeServer:
         self.feed(ev.ExecutorBlocked(peer.worker_id, message.blocked))
 
     def _backlog(self, peer: Peer, message: wire.UpdateBacklog) -> None:
-        self.control.backlogs[message.lease_id] = message.backlog
+        self.backlogs[message.lease_id] = message.backlog
+
+    def _created_actor(self, peer: Peer, message: wire.ActorCreated) -> None:
+        self._created[peer.worker_id] = message.repr_name
+        self.head.send(message)
+
+    def _pass_on(self, peer: Peer, message: Message) -> None:
+        self.head.send(message)
 
     # Commands of the lease machine.
 
+    def _tell(self, holder: str, message: Message) -> None:
+        """Tells a holder of leases: a peer, or the control service for an actor."""
+        if holder.startswith(ACTOR_HOLDER):
+            self.head.send(message)
+        else:
+            self.send(holder, message)
+
     def _grant(self, command: ev.GrantLease) -> None:
-        if self.actors.is_own(command.holder):
-            self.actors.granted(command)
-            return
-        self.send(
-            command.holder,
-            wire.LeaseGranted(
-                command.lease_id,
-                command.address,
-                command.worker_id,
-                command.pid,
-                to_amounts(command.units),
-                command.gpu_ids,
-            ),
+        granted = wire.LeaseGranted(
+            command.lease_id,
+            command.address,
+            command.worker_id,
+            command.pid,
+            to_amounts(command.units),
+            command.gpu_ids,
         )
+        self._tell(command.holder, granted)
 
     def _reject(self, command: ev.RejectLease) -> None:
-        if self.actors.is_own(command.holder):
-            self.actors.rejected(command)
-            return
-        self.send(
-            command.holder,
-            wire.LeaseRejected(command.lease_id, command.reason, command.kind),
+        rejected = wire.LeaseRejected(
+            command.lease_id,
+            command.reason,
+            command.kind,
+            command.spill_to,
+            command.hops,
         )
+        self._tell(command.holder, rejected)
+
+    def _ask_elsewhere(self, command: ev.AskElsewhere) -> None:
+        assert isinstance(command.cargo, wire.RequestLease)
+        lease = self.raylet.leases[command.lease_id]
+        is_away = lease.state is LeaseState.FORWARDED
+        self.head.send(nodes.PlaceLease(command.cargo, is_away))
+
+    def _ask_no_more(self, command: ev.AskNoMore) -> None:
+        self.head.send(nodes.CancelPlacement(command.lease_id))
 
     def _ask_back(self, command: ev.AskBack) -> None:
         self.send(command.holder, wire.ReclaimLease(command.lease_id))
 
     def _lost(self, command: ev.ReportLost) -> None:
-        if self.actors.is_own(command.holder):
-            self.actors.lost(command)
-            return
-        self.send(
+        self._tell(
             command.holder,
             wire.LeaseLost(
                 command.lease_id,
@@ -297,7 +434,10 @@ class NodeServer:
         self.pool.kill(command.worker_id)
 
     def _bundles(self, command: ev.ReportBundles) -> None:
-        self.control.groups.bundles_reserved(command.group)
+        self.head.send(nodes.BundlesReserved(command.group, True, command.attempt))
+
+    def _no_bundles(self, command: ev.RefuseBundles) -> None:
+        self.head.send(nodes.BundlesReserved(command.group, False, command.attempt))
 
     # Processes.
 
@@ -307,21 +447,26 @@ class NodeServer:
     def _exited(self, worker_id: bytes, pid: int, reason: str, code: int) -> None:
         # Its last words go out before the news of its death.
         self._logs.drain(worker_id)
+        self._created.pop(worker_id, None)
         self.feed(ev.ExecutorExited(worker_id, reason, code))
 
     def _lines(
         self, worker_id: bytes, pid: int, name: str, stream: str, lines: list[str]
     ) -> None:
         executor = self.raylet.executors.by_id.get(worker_id)
-        driver = self._drivers.get(executor.job_id) if executor else None
+        if executor is None:
+            return
+        job_id = executor.job_id
+        message = wire.LogLines(pid, name, stream, lines, self.config.node_ip, job_id)
+        driver = self.drivers.get(job_id)
         if driver is not None:
-            driver.connection.send(
-                wire.LogLines(pid, name, stream, lines, self.config.node_ip)
-            )
+            driver.connection.send(message)
+        elif self.is_clustered and job_id:
+            self.head.send(message)
 
     def _is_congested(self, worker_id: bytes) -> bool:
         executor = self.raylet.executors.by_id.get(worker_id)
-        driver = self._drivers.get(executor.job_id) if executor else None
+        driver = self.drivers.get(executor.job_id) if executor else None
         return (
             driver is not None and driver.connection.unsent_bytes > MAX_UNSENT_LOG_BYTES
         )
@@ -337,40 +482,30 @@ def _wait_report(server: NodeServer, peer: Peer, message: nodes.WaitReport) -> N
     wait_service.report(server, peer, message)
 
 
-_Method = Callable[[NodeServer, Peer, Any], None]
+#: Peers that ask for leases, and so are told of the nodes.
+_LEASERS = ("driver", "executor", "remote")
 _S = NodeServer
-_MESSAGES: dict[type, _Method] = {
-    wire.Hello: _S._hello,  # type: ignore[dict-item]  # Never called through here.
+_MESSAGES: dict[type, Handler] = {
     wire.RequestLease: _S._request_lease,
     wire.CancelLease: _S._cancel_lease,
     wire.ReturnLease: _S._return_lease,
     wire.KillExecutor: _S._kill_executor,
     wire.Blocked: _S._blocked,
     wire.UpdateBacklog: _S._backlog,
-    nodes.WaitReport: _wait_report,
-    wire.Request: lambda server, peer, message: server.control.request(peer, message),
-    **{
-        kind: lambda server, peer, message: server.actors.message(peer, message)
-        for kind in (
-            wire.RegisterActor,
-            wire.StartActor,
-            wire.FailActor,
-            wire.SubscribeActor,
-            wire.KillActor,
-            wire.ActorOutOfScope,
-            wire.ActorCreated,
-            wire.ActorFailed,
-            wire.ActorExiting,
-        )
-    },
+    wire.ActorCreated: _S._created_actor,
+    wire.ActorFailed: _S._pass_on,
+    wire.ActorExiting: _S._pass_on,
 }
 _COMMANDS: dict[type, Callable[[NodeServer, Any], None]] = {
     ev.GrantLease: _S._grant,
     ev.RejectLease: _S._reject,
+    ev.AskElsewhere: _S._ask_elsewhere,
+    ev.AskNoMore: _S._ask_no_more,
     ev.AskBack: _S._ask_back,
     ev.ReportLost: _S._lost,
     ev.StartExecutor: _S._start_executor,
     ev.InterruptExecutor: _S._interrupt,
     ev.EndExecutor: _S._end_executor,
     ev.ReportBundles: _S._bundles,
+    ev.RefuseBundles: _S._no_bundles,
 }

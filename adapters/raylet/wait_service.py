@@ -13,6 +13,7 @@ from rayshim.adapters.wire import node_messages as wire
 from rayshim.lineage import waits
 from rayshim.lineage.actors import ActorState
 from rayshim.lineage.leases import LeaseState
+from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import CPU, ResourceSet, Units
 from rayshim.lineage.wait_graph import (
     ActorFact,
@@ -25,7 +26,9 @@ from rayshim.lineage.wait_graph import (
 )
 
 if TYPE_CHECKING:
-    from rayshim.adapters.raylet.server import NodeServer, Peer
+    from rayshim.adapters.raylet.channels import Peer
+    from rayshim.adapters.raylet.head_server import HeadServer
+    from rayshim.adapters.raylet.server import NodeServer
 
 _STATES = {
     ActorState.REGISTERED: "arguments",
@@ -41,8 +44,10 @@ class WaitService:
         server: The process of the control service.
     """
 
-    def __init__(self, server: NodeServer) -> None:
+    def __init__(self, server: NodeServer | HeadServer) -> None:
         self._server = server
+        assert server.control is not None
+        self._control = server.control
         self.machine = waits.WaitDetector()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -113,13 +118,12 @@ class WaitService:
             return None
         request = lease.request
         sources = tuple(
-            Source(one.total, tuple(self._holders(one)))
+            Source(one.total, tuple(self._holders(raylet, one)))
             for one in raylet._sources(request.group, request.bundle)
         )
         return WaitingLease(request.label, request.need, sources)
 
-    def _holders(self, source: ResourceSet) -> list[Holder]:
-        raylet = self._server.raylet
+    def _holders(self, raylet: Raylet, source: ResourceSet) -> list[Holder]:
         holders = []
         for lease in raylet.leases.values():
             if lease.source is source and lease.allocation is not None:
@@ -129,7 +133,7 @@ class WaitService:
                 kind = "actor" if lease.request.fixed else "task"
                 holders.append(Holder(address, units, kind))
         if source is raylet.resources:
-            groups = self._server.control.groups._machine.groups
+            groups = self._control.groups._machine.groups
             for group_id, bundles in raylet.groups.items():
                 group = groups.get(group_id)
                 if group is None or group.is_detached:
@@ -137,12 +141,12 @@ class WaitService:
                 address = self._driver(group.job_id)
                 holders += [
                     Holder(address, dict(bundle.allocation.units), "group")
-                    for bundle in bundles
+                    for bundle in bundles.values()
                 ]
         return holders
 
     def _actor(self, actor_id: bytes) -> ActorFact:
-        actor = self._server.actors.machine.actors.get(actor_id)
+        actor = self._control.actors.machine.actors.get(actor_id)
         if actor is None:
             return ActorFact("other")
         state = _STATES.get(actor.state, "other")
@@ -163,7 +167,9 @@ class WaitService:
         return ""
 
 
-def report(server: NodeServer, peer: Peer, message: wire.WaitReport) -> None:
+def report(
+    server: NodeServer | HeadServer, peer: Peer, message: wire.WaitReport
+) -> None:
     """Takes a report; the service is made by the first one."""
     if server.waits is None:
         server.waits = WaitService(server)

@@ -275,6 +275,8 @@ class PlaceLease(Struct, array_like=True, tag=102):
     """A raylet cannot grant now: who can? Answered when there is room somewhere."""
 
     request: RequestLease
+    #: The asking raylet does not look for room itself, and may be the answer.
+    is_away: bool = False
 
 
 class LeasePlaced(Struct, array_like=True, tag=103):
@@ -282,6 +284,8 @@ class LeasePlaced(Struct, array_like=True, tag=103):
     #: Raylet to ask; empty with an ``error`` when it can never run.
     address: str
     error: str = ""
+    #: Of an error: as in LeaseRejected.
+    kind: str = "infeasible"
 
 
 class CancelPlacement(Struct, array_like=True, tag=104):
@@ -316,11 +320,14 @@ class ReserveBundles(Struct, array_like=True, tag=108):
     bundles: list[dict[str, float]]
     #: Seconds to wait for room before refusing; below 0: for ever.
     patience_s: float = 0.0
+    #: Which try of the group this is; the answer says it again.
+    attempt: int = 0
 
 
 class BundlesReserved(Struct, array_like=True, tag=109):
     group: bytes
     ok: bool
+    attempt: int = 0
 
 
 class FreeBundles(Struct, array_like=True, tag=110):

@@ -1,0 +1,200 @@
+"""The ways between a node and the control service, in both directions.
+
+Where both are one process messages are handed over as they are; else they travel
+over the one connection that the node opens, again and again while the head is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rayshim.adapters.wire import aio
+from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.codec import Message
+
+if TYPE_CHECKING:
+    from rayshim.adapters.raylet.control import ControlService
+    from rayshim.adapters.raylet.server import NodeServer
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between attempts to reach the head, doubled up to the limit.
+RETRY_S, MAX_RETRY_S = 0.05, 1.0
+#: Seconds between two loads at least, and at most.
+LOAD_S, BEAT_S = 0.05, 1.0
+#: Messages that are kept for a head that is away; of log lines the oldest are dropped.
+MAX_KEPT = 100_000
+#: What the head learns anew when the node joins it again.
+_PASSING = (nodes.NodeLoad, nodes.PlaceLease, nodes.CancelPlacement)
+
+
+class Head(Protocol):
+    """The control service as a node sees it."""
+
+    def send(self, message: Message) -> None:
+        """Gives it a message, now or when it is back."""
+
+    def load_changed(self) -> None:
+        """What the node has free is not what it told last."""
+
+
+class LocalHead:
+    """The control service in this process."""
+
+    def __init__(self, control: ControlService, node_id: str) -> None:
+        self._control = control
+        self._node_id = node_id
+        self._loop = asyncio.get_running_loop()
+        self._is_soon = False
+
+    def send(self, message: Message) -> None:
+        """Has it act on the message."""
+        self._control.from_node(self._node_id, message)
+
+    def load_changed(self) -> None:
+        """Has it look at the machine soon, if other nodes might need that."""
+        if not self._is_soon and self._control.nodes.has_others():
+            self._is_soon = True
+            self._loop.call_later(LOAD_S, self._look)
+
+    def _look(self) -> None:
+        self._is_soon = False
+        self._control.nodes.changed()
+
+
+class LocalNode:
+    """The node in this process, as the control service sees it."""
+
+    def __init__(self, server: NodeServer) -> None:
+        self._server = server
+
+    def send(self, message: Message) -> None:
+        """Has it act on the message."""
+        self._server.from_head(message)
+
+
+class HeadLink:
+    """The head of the cluster, in another process.
+
+    Args:
+        server: The node.
+        address: The head's.
+    """
+
+    def __init__(self, server: NodeServer, address: str) -> None:
+        self._server = server
+        self._address = address
+        self._connection: aio.Connection | None = None
+        self._closed: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: What was not said while the head was away.
+        self._kept: deque[Any] = deque()
+        self._told_s = -BEAT_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_soon = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the head is there."""
+        return self._connection is not None
+
+    def start(self) -> None:
+        """Joins, and joins again whenever the head comes back."""
+        self._task = self._server.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        """Leaves the head for good."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    def send(self, message: Message) -> None:
+        """Tells the head, now or when it is back."""
+        if self._connection is not None:
+            self._connection.send(message)
+        elif not isinstance(message, _PASSING):
+            self._kept.append(message)
+            if len(self._kept) > MAX_KEPT:
+                self._drop_lines()
+
+    def load_changed(self) -> None:
+        """Tells the load soon."""
+        if self._is_soon or self._connection is None:
+            return
+        self._is_soon = True
+        wait_s = max(0.0, self._told_s + LOAD_S - self._server.now())
+        self._arm(wait_s)
+
+    def announce(self) -> None:
+        """Tells the head again who this node is."""
+        if self._connection is not None:
+            self._connection.send(self._server.join_message())
+            self._tell()
+
+    async def _run(self) -> None:
+        wait_s, server = RETRY_S, self._server
+        config = server.config
+        while True:
+            try:
+                connection = await aio.connect(
+                    self._address, server.token, self._message, self._lost
+                )
+            except OSError as error:
+                if wait_s == RETRY_S:
+                    logger.warning(
+                        "the head at %s does not answer (%s); trying again",
+                        self._address,
+                        error,
+                    )
+                await asyncio.sleep(wait_s)
+                wait_s = min(MAX_RETRY_S, 2 * wait_s)
+                continue
+            wait_s = RETRY_S
+            self._closed.clear()
+            self._connection = connection
+            identity = bytes.fromhex(config.node_id)
+            hello = wire.Hello("raylet", identity, config.address, server.pid, b"")
+            connection.send(hello)
+            connection.send(server.join_message())
+            while self._kept:
+                connection.send(self._kept.popleft())
+            self._tell()
+            server.ask_head_again()
+            await self._closed.wait()
+
+    def _message(self, connection: aio.Connection, message: Message) -> None:
+        try:
+            self._server.from_head(message)
+        except Exception:
+            logger.exception("%s from the head failed", type(message).__name__)
+
+    def _lost(self, connection: aio.Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._closed.set()
+
+    def _arm(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._server.loop.call_later(wait_s, self._tell)
+
+    def _tell(self) -> None:
+        self._is_soon = False
+        if self._connection is None:
+            return
+        self._told_s = self._server.now()
+        self._connection.send(self._server.load_message())
+        self._arm(BEAT_S)
+
+    def _drop_lines(self) -> None:
+        for index, message in enumerate(self._kept):
+            if isinstance(message, wire.LogLines):
+                del self._kept[index]
+                return

@@ -1,0 +1,281 @@
+"""The nodes of the cluster as the control service sees them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.codec import Message
+from rayshim.lineage import membership as ms
+from rayshim.lineage.raylet import Raylet
+from rayshim.lineage.resources import Units, to_units
+
+if TYPE_CHECKING:
+    from rayshim.adapters.raylet.channels import ChannelServer, Peer
+
+logger = logging.getLogger(__name__)
+
+
+class NodeLink(Protocol):
+    """The way to a node: a channel, or a call where it is the same process."""
+
+    def send(self, message: Message) -> None:
+        """Gives the node a message of the control service."""
+
+
+class KnownNode:
+    """One node, alive or dead."""
+
+    __slots__ = (
+        "available",
+        "bundles",
+        "join",
+        "link",
+        "load",
+        "local",
+        "number",
+        "total",
+    )
+
+    def __init__(self, join: nodes.JoinNode, link: NodeLink, number: int) -> None:
+        self.join = join
+        self.link = link
+        #: Order of arrival in the cluster.
+        self.number = number
+        self.total: Units = to_units(join.resources)
+        #: What it said last that nobody holds, less what was placed since.
+        self.available: Units = dict(self.total)
+        #: (group, bundle) -> the same for each bundle that it has.
+        self.bundles: dict[tuple[bytes, int], Units] = {}
+        #: The lease machine of a node in this process.
+        self.local: Raylet | None = None
+        #: The newest load; None until the first one.
+        self.load: nodes.NodeLoad | None = None
+
+    @property
+    def node_id(self) -> str:
+        """Hex."""
+        return self.join.info.node_id
+
+    @property
+    def free(self) -> Units:
+        """What it has free by its own account."""
+        if self.local is not None:
+            return self.local.resources.available
+        return self.available if self.load is None else to_units(self.load.available)
+
+    def refresh(self) -> None:
+        """Takes the account of a node in this process, which sends no load."""
+        local = self.local
+        if local is not None:
+            self.available = dict(local.resources.available)
+            self.bundles = {
+                (group, index): dict(bundle.resources.available)
+                for group, bundles in local.groups.items()
+                for index, bundle in bundles.items()
+            }
+
+
+class NodeDirectory:
+    """Runs the membership machine and keeps what nodes tell of themselves.
+
+    Args:
+        server: The process of the control service.
+    """
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._server = server
+        timeout_s = float(server.config.settings.get("node_timeout_s", ms.TIMEOUT_S))
+        self.machine = ms.Membership(timeout_s)
+        #: Node id -> node, in order of arrival; of the dead those that the machine
+        #: remembers.
+        self.known: dict[str, KnownNode] = {}
+        #: Raylet's address -> node id.
+        self._ids: dict[str, str] = {}
+        #: Called with a node that joined (for the first time or again).
+        self.on_joined: list[Callable[[KnownNode], None]] = []
+        #: Called with a node's first load after it joined.
+        self.on_settled: list[Callable[[KnownNode], None]] = []
+        #: Called with a node and why it died.
+        self.on_died: list[Callable[[KnownNode, str], None]] = []
+        #: Called when some node may have more room than before.
+        self.on_room: list[Callable[[], None]] = []
+        self._count = 0
+        self._dead: dict[str, nodes.NodeInfo] = {}
+
+    # What is known.
+
+    def usable(self) -> Iterator[KnownNode]:
+        """The nodes that may get work, in order of arrival."""
+        for node_id, node in self.known.items():
+            if self.machine.is_usable(node_id):
+                node.refresh()
+                yield node
+
+    def alive(self) -> Iterator[KnownNode]:
+        """The nodes that are not dead, in order of arrival."""
+        for node_id, node in self.known.items():
+            if not self.machine.is_dead(node_id):
+                yield node
+
+    def find(self, node_id: str) -> KnownNode | None:
+        """A node that is not dead."""
+        node = self.known.get(node_id)
+        return None if node is None or self.machine.is_dead(node_id) else node
+
+    def id_of(self, address: str) -> str:
+        """The node whose raylet has an address, or an empty string."""
+        return self._ids.get(address, "")
+
+    def info(self, node: KnownNode) -> nodes.NodeInfo:
+        """What everybody is told of a node."""
+        return self._dead.get(node.node_id, node.join.info)
+
+    def table(self) -> nodes.NodeTable:
+        """All nodes."""
+        return nodes.NodeTable([self.info(node) for node in self.known.values()])
+
+    def send(self, node_id: str, message: Message) -> bool:
+        """Sends to a node; False if it is dead or unknown."""
+        node = self.find(node_id)
+        if node is None:
+            return False
+        node.link.send(message)
+        return True
+
+    def broadcast(self, message: Message) -> None:
+        """Sends to every node that is not dead."""
+        for node in list(self.alive()):
+            node.link.send(message)
+
+    # What happens.
+
+    def has_others(self) -> bool:
+        """Whether there are nodes in other processes."""
+        return self._count > 1
+
+    def add_local(
+        self, join: nodes.JoinNode, link: NodeLink, raylet: Raylet
+    ) -> KnownNode:
+        """The node in this process, which dies with it."""
+        node = self._admit(join, link)
+        node.local = raylet
+        self.machine.handle(ms.Joined(node.node_id, 0), self._server.now())
+        return node
+
+    def joined(self, peer: Peer, message: nodes.JoinNode) -> None:
+        """A node said who it is."""
+        node_id = message.info.node_id
+        peer.node_id = node_id
+        event = ms.Joined(node_id, peer.number)
+        for command in self.machine.handle(event, self._server.now()):
+            if isinstance(command, ms.DismissNode):
+                self._dismiss(peer.connection, command)
+                continue
+            node = self._admit(message, peer.connection)
+            self._announce()
+            for told in self.on_joined:
+                told(node)
+            self.changed()
+
+    def loaded(self, peer: Peer, message: nodes.NodeLoad) -> None:
+        """A node told what it has free."""
+        node_id = peer.node_id
+        commands = self.machine.handle(ms.Spoke(node_id), self._server.now())
+        for command in commands:
+            if isinstance(command, ms.DismissNode):
+                self._dismiss(peer.connection, command)
+                return
+        node = self.known.get(node_id)
+        if node is None:
+            return
+        is_first = node.load is None
+        node.load = message
+        node.available = to_units(message.available)
+        node.bundles = {
+            (one.group, one.index): to_units(one.resources) for one in message.bundles
+        }
+        if is_first:
+            for told in self.on_settled:
+                told(node)
+        self.changed()
+
+    def leaving(self, peer: Peer, message: nodes.LeaveCluster) -> None:
+        """A node will go, or is asked to go."""
+        self._feed(ms.Leaving(peer.node_id, message.reason))
+
+    def peer_left(self, peer: Peer) -> None:
+        """The channel of a raylet is at its end."""
+        if peer.node_id:
+            self._feed(ms.ChannelEnded(peer.node_id, peer.number))
+
+    def look(self, local_id: str = "") -> None:
+        """Looks at limits of time; ``local_id`` is the node in this process."""
+        if local_id:
+            self._feed(ms.Spoke(local_id))
+        self._feed(ms.TimePassed())
+
+    def _admit(self, join: nodes.JoinNode, link: NodeLink) -> KnownNode:
+        node_id = join.info.node_id
+        known = self.known.get(node_id)
+        if known is None:
+            self._count += 1
+        number = known.number if known else self._count
+        node = self.known[node_id] = KnownNode(join, link, number)
+        self._ids[join.info.address] = node_id
+        return node
+
+    def _feed(self, event: ms.Event) -> None:
+        for command in self.machine.handle(event, self._server.now()):
+            if isinstance(command, ms.MournNode):
+                self._mourn(command)
+            elif isinstance(command, ms.AnnounceNode):
+                self.changed()
+
+    def _mourn(self, command: ms.MournNode) -> None:
+        node = self.known.get(command.node_id)
+        for node_id in list(self._dead):
+            if not self.machine.is_dead(node_id):
+                del self._dead[node_id]
+                self.known.pop(node_id, None)
+        if node is None:
+            return
+        info = node.join.info
+        logger.warning("node %s is dead: %s", info.node_id[:8], command.death)
+        self._dead[info.node_id] = nodes.NodeInfo(
+            info.node_id,
+            info.address,
+            info.flight_address,
+            info.node_ip,
+            False,
+            time.time(),
+            command.death,
+        )
+        self._ids.pop(info.address, None)
+        self._announce()
+        self._server.close_node(info)
+        for told in self.on_died:
+            told(node, command.death)
+        self.changed()
+
+    def _announce(self) -> None:
+        """Tells nodes and peers who is there."""
+        table = self.table()
+        for peer in list(self._server.peers.values()):
+            if peer.role != "raylet" or peer.node_id:
+                peer.connection.send(table)
+        for node in self.alive():
+            if node.node_id == self._server.config.node_id:
+                node.link.send(table)
+
+    def changed(self) -> None:
+        """Some node may have more room, or a group got its bundles."""
+        for told in self.on_room:
+            told()
+
+    def _dismiss(self, link: Any, command: ms.DismissNode) -> None:
+        reason = f"the head declared this node dead: {command.reason}"
+        link.send(nodes.LeaveCluster(reason, False))

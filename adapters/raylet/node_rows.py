@@ -1,0 +1,92 @@
+"""The nodes of the cluster in the words of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayshim.adapters.raylet.head_nodes import KnownNode, NodeDirectory
+from rayshim.lineage.resources import Units, to_amounts
+
+
+def public_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
+    """One row for each node, dead ones too, with the keys of ``ray.nodes()``."""
+    return [_public_row(directory, node) for node in directory.known.values()]
+
+
+def _public_row(directory: NodeDirectory, node: KnownNode) -> dict[str, Any]:
+    join, info = node.join, directory.info(node)
+    return {
+        "NodeID": info.node_id,
+        "Alive": info.alive,
+        "NodeManagerAddress": info.node_ip,
+        "NodeManagerHostname": join.hostname,
+        "NodeManagerPort": 0,
+        "ObjectManagerPort": 0,
+        "ObjectStoreSocketName": join.store_dir,
+        "RayletSocketName": join.socket_path,
+        "MetricsExportPort": 0,
+        "MetricsAgentPort": 0,
+        "DashboardAgentListenPort": -1,
+        "NodeName": info.node_ip,
+        "RuntimeEnvAgentPort": 0,
+        "DeathReason": 0 if info.alive else 2,
+        "DeathReasonMessage": info.death,
+        "alive": info.alive,
+        "Resources": join.resources if info.alive else {},
+        "Labels": {"ray.io/node-id": info.node_id, **join.labels},
+    }
+
+
+def full_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
+    """One row for each node with all that a driver or tool needs to reach it."""
+    usable = {node.node_id for node in directory.usable()}
+    rows = []
+    for node in directory.known.values():
+        join, info = node.join, directory.info(node)
+        rows.append(
+            {
+                "node_id": info.node_id,
+                "address": info.address,
+                "flight_address": info.flight_address,
+                "node_ip": info.node_ip,
+                "listen_ip": info.node_ip if info.address[:4] == "tcp:" else "",
+                "hostname": join.hostname,
+                "pid": join.pid,
+                "alive": info.alive,
+                "usable": node.node_id in usable,
+                "died_s": info.died_s,
+                "death": info.death,
+                "is_head_node": join.is_head_node,
+                "session_dir": join.session_dir,
+                "store_dir": join.store_dir,
+                "socket_path": join.socket_path,
+                "resources": join.resources,
+                "available": to_amounts(node.available),
+                "object_store_limit_bytes": int(
+                    join.resources.get("object_store_memory", 0)
+                ),
+                "labels": join.labels,
+            }
+        )
+    return rows
+
+
+def total(directory: NodeDirectory) -> dict[str, float]:
+    """What all live nodes have together."""
+    summed: Units = {}
+    for node in directory.alive():
+        _add(summed, node.total)
+    return to_amounts(summed)
+
+
+def available(directory: NodeDirectory) -> dict[str, float]:
+    """What nobody holds, of all live nodes."""
+    summed: Units = {}
+    for node in directory.alive():
+        _add(summed, node.free)
+    return {name: amount for name, amount in to_amounts(summed).items() if amount > 0}
+
+
+def _add(summed: Units, units: Units) -> None:
+    for name, count in units.items():
+        summed[name] = summed.get(name, 0) + count
