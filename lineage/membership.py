@@ -216,7 +216,7 @@ class Membership:
     def _ignore(self, member: Member, event: Any, now: float) -> list[Command]:
         return []
 
-    def _hear(self, member: Member, event: Spoke, now: float) -> list[Command]:
+    def _hear(self, member: Member, event: Any, now: float) -> list[Command]:
         member.heard_s = now
         return []
 
@@ -309,7 +309,7 @@ _TABLE: dict[tuple[NodeState, type], _Method] = {
     (_S.JOINING, Leaving): _M._leave,
     (_S.ALIVE, Leaving): _M._leave,
     (_S.SUSPECT, Leaving): _M._leave,
-    (_S.LEAVING, Leaving): _M._leave,
+    (_S.LEAVING, Leaving): _M._hear,
     (_S.DEAD, Leaving): _M._ignore,
     (_S.UNKNOWN, ChannelEnded): _M._ignore,
     (_S.JOINING, ChannelEnded): _M._ignore,

@@ -35,7 +35,7 @@ class HeadServer(ChannelServer):
         self.control.start()
         write_cluster_file(self.config)
 
-    async def stop(self, timeout_s: float) -> None:
+    async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Listens no more; nodes and peers notice that the head is gone."""
         self.control.stop()
         self.stop_listening()

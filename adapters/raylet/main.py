@@ -147,8 +147,7 @@ async def _serve(
     if control is not None and config.settings.get("dask", "background") != "off":
         delay_s = float(config.settings.get("dask_delay_s", DASK_DELAY_S))
         loop.call_later(delay_s, control.engine.start)
-    await ended
-    await _end(config, server)
+    await _end(config, server, await ended)
 
 
 def _lifeline(descriptor: int, end: object) -> None:
@@ -160,13 +159,15 @@ def _lifeline(descriptor: int, end: object) -> None:
     except OSError:
         pass
     assert callable(end)
-    end("the driver is gone")
+    end("who started it is gone")
 
 
-async def _end(config: NodeConfig, server: NodeServer | HeadServer) -> None:
+async def _end(
+    config: NodeConfig, server: NodeServer | HeadServer, reason: str
+) -> None:
     import shutil
 
-    await server.stop(END_LIMIT_S)
+    await server.stop(END_LIMIT_S, reason)
     if config.store_dir:
         shutil.rmtree(config.store_dir, ignore_errors=True)
     shutil.rmtree(config.session_dir, ignore_errors=True)

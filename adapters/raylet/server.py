@@ -128,14 +128,14 @@ class NodeServer(ChannelServer):
         if self.pulls is not None:
             self.pulls.begin(self.config.listen_ip, self.config.node_ip)
 
-    async def stop(self, timeout_s: float) -> None:
+    async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Kills all executors and listens no more; channels to drivers stay."""
         if self._tick is not None:
             self._tick.cancel()
         if self._drain_limit is not None:
             self._drain_limit.cancel()
         if isinstance(self.head, HeadLink):
-            self.head.send(nodes.LeaveCluster("its process was told to end", False))
+            self.head.send(nodes.LeaveCluster(reason, False))
         await self.pool.end(timeout_s)
         if self.pulls is not None:
             await self.pulls.stop()

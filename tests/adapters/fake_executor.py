@@ -17,6 +17,7 @@ from typing import Any
 
 import fake_wire
 from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire.address import listen_tcp, make
 
 
 def main(config: dict[str, Any]) -> int:
@@ -25,9 +26,16 @@ def main(config: dict[str, Any]) -> int:
     worker_id = bytes.fromhex(config["worker_id"])
     name = f"w-{config['worker_id'][:16]}.sock"
     path = str(Path(config["session_dir"], "sockets", name))
-    listener = fake_wire.listen(path)
+    address = f"unix:{path}"
+    if config["listen_ip"]:
+        listener = listen_tcp(config["listen_ip"])
+        listener.listen(16)
+        port = listener.getsockname()[1]
+        address = make(config["listen_ip"], port, config["node_id"], name[:-5])
+    else:
+        listener = fake_wire.listen(path)
     raylet = fake_wire.Channel.connect(config["raylet_address"], token)
-    raylet.send(wire.Hello("executor", worker_id, f"unix:{path}", os.getpid(), b""))
+    raylet.send(wire.Hello("executor", worker_id, address, os.getpid(), b""))
     channels = [raylet]
     while True:
         ready = fake_wire.wait([listener, *channels])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayshim.adapters.wire import auth
+from rayshim.adapters.wire.address import parse_tcp
 from rayshim.adapters.wire.codec import DECODER, ENCODER
 
 TIMEOUT_S = 20.0
@@ -24,10 +25,14 @@ class Channel:
     @classmethod
     def connect(cls, address: str, token: bytes) -> Channel:
         """The connecting side."""
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(TIMEOUT_S)
+        if address.startswith("tcp:"):
+            sock = socket.create_connection(parse_tcp(address)[:2], TIMEOUT_S)
+        else:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(TIMEOUT_S)
         try:
-            sock.connect(address.removeprefix("unix:"))
+            if not address.startswith("tcp:"):
+                sock.connect(address.removeprefix("unix:"))
             auth.connect(sock, token)
         except BaseException:
             sock.close()

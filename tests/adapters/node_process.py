@@ -47,14 +47,14 @@ def is_alive(pid: int) -> bool:
 class NodeProcess:
     """Starts a node as a driver does; a context manager."""
 
-    def __init__(self, **overrides: Any) -> None:
+    def __init__(self, token: bytes | None = None, **overrides: Any) -> None:
         self.session = f"s{os.getpid()}-{secrets.token_hex(4)}"
         self.root = tempfile.mkdtemp(prefix="rt")
         self.session_dir = Path(self.root, self.session)
         self.store_dir = Path(f"/dev/shm/rayshim-test-{self.session}")
         (self.session_dir / "sockets").mkdir(mode=0o700, parents=True)
         self.store_dir.mkdir(mode=0o700)
-        self.token = secrets.token_bytes(32)
+        self.token = token or secrets.token_bytes(32)
         self.token_path = self.session_dir / "token"
         self.token_path.write_text(self.token.hex())
         life_read, self.lifeline = os.pipe()
@@ -79,6 +79,7 @@ class NodeProcess:
             "settings": {"dask": "off"},
             **overrides,
         }
+        self.node_id = str(config["node_id"])
         self.started_s = time.monotonic()
         self.process = subprocess.Popen(
             [
@@ -131,6 +132,7 @@ class Peer:
         self.node = node
         self.job_id = job_id
         self.address = f"unix:/nowhere/{secrets.token_hex(4)}"
+        #: The node process, or its head.
         self.channel = fake_wire.Channel.connect(node.address, node.token)
         hello = wire.Hello(role, secrets.token_bytes(28), self.address, 1, job_id)
         self.channel.send(hello)
