@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
 
+from rayshim.lineage.explore import explore
 from reference_steps import References, X, Y
+from test_explored_references import BorrowerSet
 
 _OFTEN = ("deliver", "start", "finish")
 
@@ -23,9 +30,9 @@ _OFTEN = ("deliver", "start", "finish")
 class Holders(RuleBasedStateMachine):
     """Any order of steps of a world without bounds."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = References("OAB", objects=2, hand_overs=1 << 30)
+    @initialize(names=st.sampled_from(["OA", "OAB"]), objects=st.integers(1, 2))
+    def begin(self, names: str, objects: int) -> None:
+        self.world = References(names, objects=objects, hand_overs=1 << 30)
         #: (object, who) -> references; the whole of the model.
         self.held: Counter[tuple[bytes, Any]] = Counter()
 
@@ -119,3 +126,18 @@ class TestHoldersAtLength(Holders.TestCase):  # type: ignore[misc]
     """A long one."""
 
     settings = settings(max_examples=1000, stateful_step_count=60, deadline=None)
+
+
+def test_the_model_sees_what_a_set_of_borrowers_gets_wrong() -> None:
+    start = References("OA", by_call=False, table=BorrowerSet)
+    found = explore(start, max_states=10_000).counterexample
+    assert found is not None
+    machine = Holders()
+    machine.world, machine.held = start, Counter()
+    for step, *arguments in found.steps:
+        machine.nothing_is_freed_while_it_is_held()
+        machine.count(step, *arguments)
+        getattr(start, step)(*arguments)
+
+    with pytest.raises(AssertionError):
+        machine.nothing_is_freed_while_it_is_held()
