@@ -24,7 +24,8 @@ from rayshim.adapters.flight.proofs import ServerProof
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of a record batch; see the table in :mod:`.client`.
+#: Bytes of a record batch. From 1 MiB to 16 MiB the speed differs by less than the
+#: noise; the receiver holds up to three batches for each stream.
 CHUNK_BYTES = 4 << 20
 #: A value may be moved to the spill folder just when it is opened, hence not once.
 OPEN_ATTEMPTS = 3
