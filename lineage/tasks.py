@@ -20,7 +20,8 @@ Rules:
    it had finished or answered by itself.
 4. A call ends once. Late and doubled news of a call that has ended change nothing.
    It may only begin anew, for a value of it that was lost, which costs a run.
-5. An executor that cannot read an argument gives the call back unstarted, for nothing.
+5. A call whose argument is lost before it starts waits for it again, at no cost: the
+   owner notices as it pushes, or the executor as it reads.
 
 The budget follows Ray: ``retries_left`` counts further runs, -1 is without limit.
 """
@@ -84,6 +85,7 @@ TRANSITIONS: dict[tuple[TaskState, TaskEvent], TaskState] = {
     (_S.PUSHED, _E.CRASHED): _S.FAILED,
     (_S.PUSHED, _E.CANCELLED): _S.FAILED,
     (_S.PUSHED, _E.REFUSED): _S.FAILED,
+    (_S.QUEUED, _E.ARGUMENTS_LOST): _S.WAITING,
     (_S.PUSHED, _E.ARGUMENTS_LOST): _S.WAITING,
     (_S.DONE, _E.REBUILD): _S.WAITING,
 }

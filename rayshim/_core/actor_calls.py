@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import failures
-from rayshim._core.arguments import Encoded, fill
+from rayshim._core.arguments import Encoded, fill, has_lost
 from rayshim._core.calls import CallRecord
 from rayshim._core.refs import ObjectRef
 from rayshim._core.serialization import PICKLED_NONE
@@ -101,15 +101,29 @@ class ActorClient:
         records: list[CallRecord] = queue.sendable(4 * BATCH)
         while records:
             specs = []
-            for record in records:
+            for position, record in enumerate(records):
                 encoded = record.encoded
+                if encoded.dependencies and has_lost(self._peer, encoded):
+                    self._hold_back(records[position:])
+                    break
                 if encoded.dependencies or encoded.nested:
                     record.lends = fill(
                         self._peer, record.spec, encoded, channel.address
                     )
                 specs.append(record.spec)
+            if not specs:
+                return
             channel.send(m.PushTasks(specs))
             records = queue.sendable(4 * BATCH)
+
+    def _hold_back(self, records: list[CallRecord]) -> None:
+        """The first of these calls waits for a lost argument, the others for it."""
+        for record in records:
+            self.queue.answered(record.task_id)
+        for record in reversed(records[1:]):
+            record.on(TaskEvent.GIVEN_BACK)
+            self.queue.pending.appendleft(record)
+        self._peer.objects.recovering.arguments_lost(records[0], [], "")
 
     def on_result(self, record: CallRecord, result: m.Result, channel: Channel) -> None:
         """The actor answered (under the lock)."""
@@ -337,6 +351,9 @@ class ActorCaller:
     def _start(self, client: ActorClient, creation: Creation) -> None:
         peer = self._peer
         start, encoded = creation.start, creation.encoded
+        if has_lost(peer, encoded):
+            self._await_arguments(client, creation)  # one went while others came
+            return
         for _, _, ref in encoded.dependencies:
             value = peer.objects.entries[ref._bytes].value
             if value.kind == m.ERROR:

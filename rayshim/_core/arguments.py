@@ -113,6 +113,12 @@ def _explain(
     return TypeError(f"Could not serialize the arguments of {name}: {error}")
 
 
+def has_lost(peer: Peer, encoded: Encoded) -> bool:
+    """True if a value that was known when the call was queued is lost since."""
+    entries = peer.objects.entries
+    return any(entries[ref._bytes].value is None for _, _, ref in encoded.dependencies)
+
+
 def fill(
     peer: Peer, spec: m.TaskSpec, encoded: Encoded, address: str
 ) -> list[tuple[bytes, int]]:

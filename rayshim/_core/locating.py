@@ -6,6 +6,7 @@ spilled, pulled if it lies on another node, and reported to its owner if it is g
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -94,8 +95,7 @@ class SegmentReader:
         try:
             return store.read(segment, release)
         except FileNotFoundError:
-            self._peer.store_client.restore([segment.name])
-            return store.read(segment, release)
+            return self._peer.store_client.read_restored(segment, release)
 
     def missed(self, entry: ObjectEntry, missing: NotHere) -> None:
         """A known value could not be read (under the lock)."""
@@ -121,7 +121,7 @@ class SegmentReader:
             objects.table.lose(entry)
             lost = m.ObjectsLost([entry.object_id], [segment.name])
             if not objects.send_if_alive(entry.owner, lost):
-                objects.owner_died(entry.owner)
+                objects.lending.owner_died(entry.owner)
         objects.settle()
 
     # -- arguments -------------------------------------------------------------------
@@ -143,6 +143,23 @@ class SegmentReader:
         self._peer.reactor.wait(lambda: not waiting or self._peer.ended)
         if lost:
             raise ArgumentsLost(lost)
+
+    def renew_arguments(self, spec: m.TaskSpec, lost: list[bytes]) -> None:
+        """Have lost arguments made again, and wait: the call cannot go back."""
+        objects = self._objects
+        renewed = [d for d in spec.dependencies if d.object_id in lost]
+        entries = [objects.entries[d.object_id] for d in renewed]
+        with self._peer.lock:
+            for dependency, entry in zip(renewed, entries, strict=True):
+                value = dependency.value
+                if entry.value is None and value.segment is not None:
+                    entry.value = value
+                    self.lose(entry, value.segment, "an actor's executor misses it")
+                objects.pulling.want(entry)
+        is_here = objects.pulling.is_here
+        self._peer.reactor.wait(lambda: all(map(is_here, entries)) or self._peer.ended)
+        for dependency, entry in zip(renewed, entries, strict=True):
+            dependency.value = entry.value
 
     def start_arguments(
         self, spec: m.TaskSpec, ready: Callable[[], None]
@@ -182,3 +199,38 @@ class SegmentReader:
 
                 self._objects.pulling.pull(object_id, segment, pulled)
         return waiting, lost
+
+    def is_far(self, spec: m.TaskSpec) -> bool:
+        """True if an argument lies on another node."""
+        node = self._node
+        for dependency in spec.dependencies:
+            segment = dependency.value.segment
+            if segment is not None and segment.node != node:
+                return True
+        return False
+
+    async def bring(self, spec: m.TaskSpec) -> None:
+        """Wait for the arguments of other nodes without keeping the loop.
+
+        Raises:
+            ArgumentsLost: some cannot be read anywhere.
+        """
+        peer, loop = self._peer, asyncio.get_running_loop()
+        there: asyncio.Future[None] = loop.create_future()
+
+        def done() -> None:
+            if not there.done():
+                there.set_result(None)
+
+        with peer.lock:
+            waiting, lost = self.start_arguments(
+                spec, lambda: peer.loops.call_soon(loop, done)
+            )
+            peer.reactor.eager += 1
+        try:
+            if waiting:
+                await there
+        finally:
+            peer.reactor.eager -= 1
+        if lost:
+            raise ArgumentsLost(lost)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import failures
+from rayshim._core.lending import Lending
 from rayshim._core.locating import SegmentReader
 from rayshim._core.refs import ObjectRef, bytes_of, dropped
 from rayshim._core.serialization import Serialized, deserialize, serialize
@@ -48,23 +49,15 @@ class ObjectPlane:
         self.unread: set[bytes] = set()
         self.storing = SegmentWriter(peer, self)
         self.locating = SegmentReader(peer, self)
-        #: Borrowed ids whose value was asked for and has not come.
-        self._fetching: set[bytes] = set()
+        self.lending = Lending(peer, self)
+        #: It was said that references are pickled out of band.
+        self._has_warned = False
         self._recovering: Recovering | None = None
         self._pulling: Puller | None = None
 
     def handlers(self) -> dict[type, MessageHandler]:
         """The messages that this part handles."""
-        return {
-            m.Fetch: self._on_fetch,
-            m.Objects: self._on_objects,
-            m.Borrow: self._on_borrow,
-            m.BorrowAck: self._on_borrow_ack,
-            m.Release: self._on_release,
-            m.FreeSegments: self._on_free_segments,
-            m.ObjectsLost: self._on_objects_lost,
-            m.CopiesMade: self._on_copies_made,
-        }
+        return self.lending.handlers()
 
     @property
     def recovering(self) -> Recovering:
@@ -101,10 +94,32 @@ class ObjectPlane:
             return ObjectRef(object_id, entry.owner)
 
     def pin_out_of_band(self, object_id: bytes) -> None:
-        """A reference was pickled where no count follows it: keep it for the job."""
+        """A reference was pickled where no count follows it: keep it for the job.
+
+        Raises:
+            OufOfBandObjectRefSerializationException: the environment forbids it.
+        """
+        allowed = os.environ.get("RAY_allow_out_of_band_object_ref_serialization", "1")
+        where = failures.call_site()
+        if allowed.lower() in ("0", "false"):
+            raise exceptions.OufOfBandObjectRefSerializationException(
+                f"ObjectRef({object_id.hex()}) is pickled at {where} by other means "
+                "than remote(), put() or a return value, so its value would be kept "
+                "until the job ends. Pass the reference itself, or set "
+                "RAY_allow_out_of_band_object_ref_serialization=1."
+            )
         with self._peer.lock:
             if object_id in self.entries:
                 self.table.hold(object_id)
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "ObjectRef(%s) is pickled at %s by other means than remote(), put() or "
+                "a return value. Nothing counts such a reference, so its value is kept "
+                "until the job ends. This is said once.",
+                object_id.hex(),
+                where,
+            )
 
     def collect(self) -> None:
         """Take the references that were dropped since the last look off the counts."""
@@ -151,7 +166,7 @@ class ObjectPlane:
             for address, ids in borrows.items():
                 numbers = [table.registration(object_id) for object_id in ids]
                 if not self.send_if_alive(address, m.Borrow(ids, numbers)):
-                    self.owner_died(address)
+                    self.lending.owner_died(address)
 
     def send_if_alive(self, address: str, message: Any) -> bool:
         """Send to a process, unless it is dead (under the lock)."""
@@ -214,10 +229,14 @@ class ObjectPlane:
 
     # -- values in and out ---------------------------------------------------------
 
-    def pack(self, serialized: Serialized, borrower: str) -> m.Payload:
+    def pack(
+        self, serialized: Serialized, borrower: str, segment: m.Segment | None = None
+    ) -> m.Payload:
         """Make a payload; its inner references are lent to ``borrower``.
 
-        Under the lock. ``borrower`` is empty for a value that stays here.
+        Under the lock, if there are such references; a large value is written before
+        (``segment``), since that may wait. ``borrower`` is empty for a value that
+        stays here.
         """
         nested = []
         if serialized.refs:
@@ -225,7 +244,8 @@ class ObjectPlane:
         if serialized.total_bytes <= self._inline_limit:
             buffers = [bytes(buffer) for buffer in serialized.buffers]
             return m.Payload(m.PICKLE, serialized.stream, buffers, nested)
-        segment = self.storing.write(serialized)
+        if segment is None:
+            segment = self.storing.write(serialized)
         return m.Payload(m.SEGMENT, b"", [], nested, segment)
 
     def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
@@ -402,18 +422,19 @@ class ObjectPlane:
     def fetch_unknown(self, entries: Iterable[ObjectEntry]) -> None:
         """Ask the owners for the values that this process does not have yet."""
         wanted: dict[str, list[bytes]] = {}
+        fetching = self.lending.fetching
         for entry in entries:
             if entry.value is not None:
                 continue
             if not entry.owner:
                 if entry.lost:
                     self.recovering.need(entry)
-            elif entry.object_id not in self._fetching:
-                self._fetching.add(entry.object_id)
+            elif entry.object_id not in fetching:
+                fetching.add(entry.object_id)
                 wanted.setdefault(entry.owner, []).append(entry.object_id)
         for owner, ids in wanted.items():
             if not self.send_if_alive(owner, m.Fetch(ids)):
-                self.owner_died(owner)
+                self.lending.owner_died(owner)
 
     def value_of(self, entry: ObjectEntry) -> Any:
         """Deserialize a known value.
@@ -449,133 +470,17 @@ class ObjectPlane:
 
     # -- other processes -------------------------------------------------------------
 
-    def _on_fetch(self, channel: Channel, fetch: m.Fetch) -> None:
-        known = []
-        for object_id in fetch.object_ids:
-            entry = self.entries.get(object_id)
-            if entry is None:
-                lost = failures.lost(object_id, self._peer.address)
-                channel.queue(m.Objects([object_id], [lost]))
-            elif entry.value is not None:
-                known.append(entry)
-            else:
-                self._answer_later(channel, object_id)
-        for start in range(0, len(known), 512):
-            self._answer(channel, known[start : start + 512])
-        channel.flush()
-
-    def _answer_later(self, channel: Channel, object_id: bytes) -> None:
-        def known(entry: ObjectEntry) -> None:
-            if not channel.closed:
-                self._answer(channel, [entry])
-                channel.flush()
-
-        self.when_known(object_id, known)
-
-    def _answer(self, channel: Channel, entries: list[ObjectEntry]) -> None:
-        address = channel.address
-        channel.queue(
-            m.Objects(
-                [entry.object_id for entry in entries],
-                [self.relend(entry.value, address) for entry in entries],
-            )
-        )
-
-    def _on_objects(self, channel: Channel, objects: m.Objects) -> None:
-        for object_id, payload in zip(objects.object_ids, objects.values, strict=True):
-            self._fetching.discard(object_id)
-            inner = self.receive_nested(payload, channel.address)
-            entry = self.entries.get(object_id)
-            if entry is None or entry.value is not None:
-                for inner_id in inner:
-                    self.table.drop(inner_id)
-                continue
-            entry.contains = inner
-            self.complete(entry, payload)
-        self.settle()
-
-    def _on_borrow(self, channel: Channel, borrow: m.Borrow) -> None:
-        ids, lends, unknown = [], [], []
-        known_numbers, unknown_numbers = [], []
-        for object_id, number in zip(borrow.object_ids, borrow.numbers, strict=True):
-            lend = self.table.register_borrower(object_id, channel.address)
-            if lend:
-                ids.append(object_id)
-                lends.append(lend)
-                known_numbers.append(number)
-            else:
-                unknown.append(object_id)
-                unknown_numbers.append(number)
-        channel.send(m.BorrowAck(ids, lends, unknown, known_numbers + unknown_numbers))
-
-    def _on_borrow_ack(self, channel: Channel, ack: m.BorrowAck) -> None:
-        numbers, owner = iter(ack.numbers), channel.address
-        for object_id, lend in zip(ack.object_ids, ack.lends, strict=True):
-            self.table.acknowledge(object_id, lend, next(numbers, -1), owner)
-        for object_id in ack.unknown:
-            entry = self.entries.get(object_id)
-            if entry is not None and entry.value is None:
-                self.complete(entry, failures.lost(object_id, owner))
-            self.table.acknowledge(object_id, 0, next(numbers, -1), owner)
-        self.settle()
-
-    def _on_release(self, channel: Channel, release: m.Release) -> None:
-        for object_id, lend in zip(release.object_ids, release.lends, strict=True):
-            self.table.release(object_id, channel.address, lend)
-        self.settle()
-
-    def _on_free_segments(self, channel: Channel, free: m.FreeSegments) -> None:
-        for name in free.names:
-            self._peer.store.recycle(name)
-        self._peer.arm_sweep()
-
     def peer_died(self, channel: Channel) -> None:
         """Close the dead process' lends; what it owned is lost."""
         if channel.address:
-            self.owner_died(channel.address)
+            self.lending.owner_died(channel.address)
             self.settle()
-
-    def owner_died(self, address: str) -> None:
-        """A process is gone: what it owned is lost where it is not known."""
-        for entry in self.table.peer_died(address):
-            self._fetching.discard(entry.object_id)
-            if entry.value is None:
-                error = exceptions.OwnerDiedError(
-                    entry.object_id.hex(), address, entry.call_site
-                )
-                error.add_details(self._obituary(address))
-                self.complete(entry, failures.error_payload(error))
-
-    def _obituary(self, address: str) -> str:
-        """Where a dead process was, when its end was noticed, and why it died."""
-        nodes = self._peer.nodes
-        when = time.strftime("%Y-%m-%d %H:%M:%S")
-        text = f"The owner was {address} on {nodes.describe(address)}; "
-        dead = nodes.dead_node_of(address)
-        if dead is not None:
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(dead.died_s))
-            return f"{text}that node died at {when}: {dead.death}."
-        return f"{text}its end was noticed at {when}."
 
     def node_died(self, info: NodeInfo) -> None:
         """The copies on a node are gone with it."""
         why = f"node {info.node_id[:8]} died: {info.death}"
         self.recovering.node_died(info.node_id, why)
         self.settle()
-
-    def _on_objects_lost(self, channel: Channel, lost: m.ObjectsLost) -> None:
-        for object_id, name in zip(lost.object_ids, lost.names, strict=True):
-            entry = self.entries.get(object_id)
-            value = entry.value if entry is not None else None
-            if entry is None or value is None or value.segment is None:
-                continue
-            if value.segment.name == name and not entry.owner:
-                why = f"{channel.address} could not read {name}"
-                self.recovering.lose(entry, value.segment, why)
-        self.settle()
-
-    def _on_copies_made(self, channel: Channel, copies: m.CopiesMade) -> None:
-        self.pulling.made(copies)
 
     def call_site(self, object_id: bytes) -> str:
         """Where the reference was made, if recorded."""

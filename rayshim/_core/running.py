@@ -251,10 +251,8 @@ class Runner:
         """Deserialize the arguments of a call."""
         if not spec.args and not spec.dependencies:
             return (), {}
-        lender = channel.address
-        if spec.nested or spec.dependencies:
-            with self._peer.lock:
-                self._receive(spec, lender)
+        if (spec.nested or spec.dependencies) and spec.task_id not in self._pinned:
+            self.receive(channel, spec)
         try:
             return self._deserialized(spec)
         except NotHere:
@@ -278,6 +276,11 @@ class Runner:
         if resolved:
             args = tuple(resolved.get(i, value) for i, value in enumerate(args))
         return args, kwargs
+
+    def receive(self, channel: Channel, spec: m.TaskSpec) -> None:
+        """Take in the references of a call, before its arguments."""
+        with self._peer.lock:
+            self._receive(spec, channel.address)
 
     def _receive(self, spec: m.TaskSpec, lender: str) -> None:
         table = self._peer.objects.table
@@ -401,8 +404,10 @@ class Runner:
             ) from error
         if not serialized.refs:
             return self._peer.objects.pack(serialized, "")
+        objects = self._peer.objects
+        segment = objects.storing.write_if_large(serialized)
         with self._peer.lock:
-            return self._peer.objects.pack(serialized, channel.address)
+            return objects.pack(serialized, channel.address, segment)
 
     def _failed(
         self,
@@ -542,7 +547,7 @@ class Runner:
         self.show_name(create.class_name)
         with self._entered(context):
             try:
-                args, kwargs = self.arguments(self._peer.raylet, spec)
+                args, kwargs = self._constructor_arguments(spec)
                 instance = cls.__new__(cls)
                 executor.instance = instance
                 executor.interruptible = True
@@ -563,6 +568,16 @@ class Runner:
         with self._peer.lock:
             self.kept(self._peer.raylet, spec)
         return None
+
+    def _constructor_arguments(
+        self, spec: m.TaskSpec
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """As :meth:`arguments`; what is lost is asked of its owner anew."""
+        while True:
+            try:
+                return self.arguments(self._peer.raylet, spec)
+            except ArgumentsLost as error:
+                self._peer.objects.locating.renew_arguments(spec, error.object_ids)
 
     def repr_name(self, instance: Any) -> str:
         """What the instance calls itself in logs, where it has an own repr."""

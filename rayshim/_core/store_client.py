@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 HOLDINGS = 20
 #: Seconds that the raylet may take; a slow disk takes long for many gigabytes.
 ANSWER_LIMIT_S = 600.0
+#: The parts of a value are aligned in a segment, whose last page may be part empty.
+SLACK_BYTES = 64 * 1024
+#: A restored value may be spilled again before its reader comes to map it.
+ATTEMPTS = 8
 
 
 class StoreClient:
@@ -54,7 +58,7 @@ class StoreClient:
             OutOfDiskError: the disk takes no more.
         """
         request_id = self._new_request()
-        answer = self._ask(request_id, n.MakeRoom(request_id, size_bytes))
+        answer = self._ask(request_id, n.MakeRoom(request_id, size_bytes + SLACK_BYTES))
         if answer.error:
             raise full_error(answer.error, size_bytes, answer.report)
         return str(answer.outside)
@@ -71,6 +75,24 @@ class StoreClient:
             raise FileNotFoundError(answer.error)
         for name in answer.outside_names:
             self._peer.store.find_outside(name, f"{answer.outside}/{name}")
+
+    def read_restored(
+        self, segment: m.Segment, release: Callable[[], None]
+    ) -> tuple[memoryview, list[memoryview]]:
+        """View a value that is not in memory, as :meth:`SegmentStore.read` does.
+
+        Raises:
+            FileNotFoundError: it is neither in the store nor spilled.
+        """
+        for _ in range(ATTEMPTS):
+            self.restore([segment.name])
+            try:
+                return self._peer.store.read(segment, release)
+            except FileNotFoundError:
+                continue  # spilled again before this process came to map it
+        raise FileNotFoundError(
+            f"{segment.name} was restored {ATTEMPTS} times and spilled again at once"
+        )
 
     def discard(self, names: list[str]) -> None:
         """Tell the raylet that nobody needs these values, nor their spilled twins."""

@@ -23,8 +23,16 @@ class SegmentWriter:
         self._peer = peer
         self._objects = objects
 
+    def write_if_large(self, serialized: Serialized) -> m.Segment | None:
+        """Store a value that is too large for messages; not under the lock."""
+        if serialized.total_bytes <= self._peer.settings.inline_limit_bytes:
+            return None
+        return self.write(serialized)
+
     def write(self, serialized: Serialized) -> m.Segment:
         """Store a large value; on disk if everything in memory is in use.
+
+        Not under the lock: the raylet may have to be waited for.
 
         Raises:
             ObjectStoreFullError: everything is in use and nothing may be spilled.
@@ -41,7 +49,7 @@ class SegmentWriter:
                 return store.write(serialized.stream, serialized.buffers)
             except exceptions.ObjectStoreFullError as full:
                 last = full
-            outside = self._peer.store_client.make_room(serialized.total_bytes + 65536)
+            outside = self._peer.store_client.make_room(serialized.total_bytes)
             if outside:
                 return self._write_outside(outside, serialized)
         raise last

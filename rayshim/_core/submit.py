@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import current, failures
-from rayshim._core.arguments import Encoded, fill
+from rayshim._core.arguments import Encoded, fill, has_lost
 from rayshim._core.calls import CallRecord, FunctionRecord
 from rayshim._core.lease_requests import LeaseRequests
 from rayshim._core.refs import ObjectRef, dropped
@@ -182,6 +182,10 @@ class TaskSubmitter:
         known = channel.known
         specs = []
         for record in records:
+            encoded = record.encoded
+            if encoded.dependencies and has_lost(self._peer, encoded):
+                self._peer.objects.recovering.arguments_lost(record, [], "")
+                continue
             function = record.function
             assert function is not None
             if function.key not in known:
@@ -190,10 +194,11 @@ class TaskSubmitter:
             record.on(TaskEvent.PUSHED)
             record.slot = slot
             slot.inflight[record.task_id] = record
-            encoded = record.encoded
             if encoded.dependencies or encoded.nested:
                 record.lends = fill(self._peer, record.spec, encoded, channel.address)
             specs.append(record.spec)
+        if not specs:
+            return
         channel.send(m.PushTasks(specs))
         if len(slot.inflight) > 1:
             self._arm_watch()

@@ -308,6 +308,62 @@ def test_an_actor_waits_for_its_lost_argument(runs: Path) -> None:
     assert ray.get(actor.read.remote(ref), timeout=DEADLINE_S) == 1.0
 
 
+def test_an_actor_is_made_although_its_argument_is_lost(runs: Path) -> None:
+    ref = make_and_leave.remote(runs, "a")
+    known(ref)
+    lose(ref)
+    actor = Holder.remote(ref)
+    assert ray.get(actor.read.remote(), timeout=DEADLINE_S) == 1.0
+    assert ran(runs, "a") == 2
+
+
+@ray.remote(num_cpus=0)
+class Holder:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def read(self) -> float:
+        return float(self.value[0])
+
+
+def test_a_queued_call_waits_for_what_was_lost_meanwhile(runs: Path) -> None:
+    ref = make.remote(runs, "a")
+    known(ref)
+    busy = [nap.remote() for _ in range(3)]
+    queued = [first_of.remote(ref) for _ in range(20)]
+    lose_everywhere(ref)
+    assert ray.get(queued, timeout=DEADLINE_S) == [1.0] * 20
+    assert ran(runs, "a") == 2
+    ray.get(busy, timeout=DEADLINE_S)
+
+
+@ray.remote
+def nap() -> None:
+    time.sleep(0.3)
+
+
+def test_calls_of_an_actor_stay_in_order_behind_a_lost_argument(runs: Path) -> None:
+    ref = make.remote(runs, "a")
+    known(ref)
+    actor = Recorder.remote()
+    calls = [actor.add.remote(0, None), actor.add.remote(1, ref)]
+    lose_everywhere(ref)
+    calls += [actor.add.remote(2, ref), actor.add.remote(3, None)]
+    seen = ray.get(calls[-1], timeout=DEADLINE_S)
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert seen.index(0) == 0 and seen.index(2) < seen.index(3)
+
+
+@ray.remote(num_cpus=0)
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def add(self, number: int, value: Any) -> list[int]:
+        self.seen.append(number)
+        return self.seen
+
+
 def test_a_borrower_reads_what_was_lost(runs: Path) -> None:
     actor = Worker.remote(runs)
     ref = make.remote(runs, "a")
