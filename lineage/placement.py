@@ -7,7 +7,8 @@ Pure functions over what nodes said they have. Rules for a lease:
    there, or the user named them); else, unless it is to be spread, the asker's own
    node; else the one that is used least, and of equals the one that joined first.
 3. A hard wish for nodes is never broken, however long it takes.
-4. Work that needs no GPU goes to nodes without one if they have room.
+4. Of label selectors the first one counts that leads to a node with room.
+5. Work that needs no GPU goes to nodes without one if they have room.
 
 Source: the hybrid policy is described in Ray's documentation ("Scheduling",
 default strategy); the bundles are placed first-fit by decreasing size.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from rayshim.lineage.labels import rank
 from rayshim.lineage.resources import CPU, GPU, Units
 
 
@@ -27,6 +29,7 @@ class View(NamedTuple):
     node_id: str
     total: Mapping[str, int]
     available: Mapping[str, int]
+    labels: Mapping[str, str] = {}
 
 
 class Wish(NamedTuple):
@@ -41,6 +44,8 @@ class Wish(NamedTuple):
     is_spread: bool = False
     #: A wanted node that could have room is waited for, even if others have some.
     is_patient: bool = False
+    #: Label selectors in order of preference, of which one must be satisfied.
+    selectors: Sequence[Mapping[str, str]] = ()
 
 
 _ANYWHERE = Wish()
@@ -79,6 +84,16 @@ def choose(
         views: the nodes that may get work, in order of joining.
         wish: see :class:`Wish`.
     """
+    if wish.selectors:
+        ranked = [(rank(wish.selectors, view.labels), view) for view in views]
+        later: Choice | None = None
+        plain = wish._replace(selectors=())
+        for number in range(len(wish.selectors)):
+            choice = choose(need, [one for at, one in ranked if at == number], plain)
+            if choice is not None and choice.has_room:
+                return choice
+            later = later or choice
+        return later
     order = {node_id: place for place, node_id in enumerate(wish.nodes)}
     able = [
         view

@@ -201,16 +201,19 @@ class Raylet:
         if event.is_away or self.is_draining:
             return [self._forward(lease)]
         self._waiting.setdefault(lease.shape, deque()).append(lease)
-        commands = self._schedule(now)
+        return self._schedule(now) + self._look_elsewhere(lease)
+
+    def _look_elsewhere(self, lease: Lease) -> list[Command]:
+        request = lease.request
         if (
-            self._is_clustered
-            and lease.state is LeaseState.WAITING
-            and not event.fixed
-            and event.hops < MAX_HOPS
+            not self._is_clustered
+            or lease.state is not LeaseState.WAITING
+            or request.fixed
+            or request.hops >= MAX_HOPS
         ):
-            lease.is_asked_elsewhere = True
-            commands.append(ev.AskElsewhere(event.lease_id, event.cargo))
-        return commands
+            return []
+        lease.is_asked_elsewhere = True
+        return [ev.AskElsewhere(request.lease_id, request.cargo)]
 
     def _renew(self, event: LeaseRequested, now: float) -> list[Command]:
         """A request that was passed on may come back."""
@@ -230,7 +233,8 @@ class Raylet:
         lease.is_asked_elsewhere = False
         lease.state = LeaseState.WAITING
         self._waiting.setdefault(lease.shape, deque()).append(lease)
-        return self._schedule(now)
+        # The room that the control service saw may be gone.
+        return self._schedule(now) + self._look_elsewhere(lease)
 
     def _spill(self, event: ev.LeaseSpilled, now: float) -> list[Command]:
         lease = self.leases[event.lease_id]

@@ -340,6 +340,7 @@ class ActorService:
             nodes=registration.nodes,
             soft=registration.soft,
             strategy=registration.strategy,
+            labels=registration.labels,
             fixed=True,
             holder=_HOLDER + command.actor_id.hex(),
         )

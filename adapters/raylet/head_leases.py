@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import placement
+from rayshim.lineage.labels import rank
 from rayshim.lineage.resources import Units, describe, to_units
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class _Entry:
             tuple(request.nodes),
             request.soft,
             request.strategy,
+            tuple(tuple(one.items()) for one in request.labels),
             asker,
             home,
         )
@@ -180,7 +182,8 @@ class LeasePlacer:
         request = entry.request
         known = list(self._nodes.usable())
         views = [
-            placement.View(node.node_id, node.total, node.available) for node in known
+            placement.View(node.node_id, node.total, node.available, node.labels)
+            for node in known
         ]
         if entry.asker and not entry.is_away:
             # It said that it has none, whatever was heard of it before.
@@ -191,6 +194,7 @@ class LeasePlacer:
             request.soft,
             request.strategy == "SPREAD",
             request.strategy == "AFFINITY",
+            request.labels,
         )
         choice = placement.choose(entry.need, views, wish)
         if choice is None:
@@ -212,7 +216,8 @@ class LeasePlacer:
         asker = self._nodes.find(entry.asker)
         if entry.is_away or asker is None:
             return False
-        return placement.fits(entry.need, asker.total)
+        is_here = rank(entry.request.labels, asker.labels) >= 0
+        return is_here and placement.fits(entry.need, asker.total)
 
     def _try_group(self, entry: _Entry) -> bool:
         request = entry.request
@@ -302,6 +307,9 @@ class LeasePlacer:
             return [f"{text} of {self.groups.describe(request.placement_group)}"]
         if request.nodes and not request.soft:
             text += f" on node {', '.join(one[:8] for one in request.nodes)}"
+        if request.labels:
+            wanted = " or ".join(str(one) for one in request.labels)
+            text += f" on a node with labels {wanted}"
         return [f"{text}; {self.describe_nodes(entry.need)}"]
 
     def describe_nodes(self, need: Units) -> str:

@@ -67,6 +67,11 @@ class KnownNode:
             return self.local.resources.available
         return self.available if self.load is None else to_units(self.load.available)
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels, with the one that every node has."""
+        return {"ray.io/node-id": self.node_id, **self.join.labels}
+
     def refresh(self) -> None:
         """Takes the account of a node in this process, which sends no load."""
         local = self.local

@@ -22,6 +22,7 @@ from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
+from rayshim.lineage.labels import matches
 from rayshim.lineage.leases import LeaseState
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
@@ -89,6 +90,7 @@ class NodeServer(ChannelServer):
         #: Called when the node will leave; work goes on until they are done.
         self.on_drain: list[Callable[[], Any]] = []
         self._flight_address = ""
+        self._labels = {"ray.io/node-id": config.node_id, **config.labels}
         #: Actors whose constructor returned.
         self._created: dict[bytes, str] = {}
         self._drain_limit: Any = None
@@ -344,6 +346,8 @@ class NodeServer(ChannelServer):
             return True
         if message.hops:
             return False  # It was sent here.
+        if message.labels and not matches(message.labels[0], self._labels):
+            return True
         return message.strategy == "SPREAD" or (
             bool(message.nodes) and message.nodes[0] != node_id
         )

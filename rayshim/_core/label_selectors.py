@@ -68,17 +68,3 @@ def check_fallback_strategy(strategy: list[Any]) -> None:
                     f"dictionary, not {value!r}"
                 )
             check_label_selector(value)
-
-
-def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
-    """True if a node with ``labels`` satisfies every condition of ``selector``."""
-    return all(_holds(text, labels.get(key)) for key, text in selector.items())
-
-
-def _holds(text: str, label: str | None) -> bool:
-    text = text.strip()
-    if text.startswith("!"):
-        return not _holds(text[1:], label)
-    if text.startswith("in(") and text.endswith(")"):
-        return label in [part.strip() for part in text[3:-1].split(",")]
-    return label == text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayshim._core import current
-from rayshim._core.label_selectors import matches
 from rayshim.adapters.wire import messages as m
 
 if TYPE_CHECKING:

@@ -158,6 +158,10 @@ class Peer:
 
     def expect(self, kind: type, timeout_s: float | None = None) -> Any:
         """The next message of a kind; others are kept in ``others``."""
+        return self.expect_one_of(kind, timeout_s=timeout_s)
+
+    def expect_one_of(self, *kind: type, timeout_s: float | None = None) -> Any:
+        """The next message of some kinds; others are kept in ``others``."""
         for index, message in enumerate(self.others):
             if isinstance(message, kind):
                 return self.others.pop(index)
