@@ -1,0 +1,34 @@
+"""Whether the labels of a node satisfy a selector.
+
+A selector maps label names to conditions: ``x``, ``!x``, ``in(x,y)`` or ``!in(x,y)``
+(the form is checked where users write it). A node without the label satisfies only
+the conditions with ``!``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether ``labels`` satisfy every condition."""
+    return all(_holds(text, labels.get(key)) for key, text in selector.items())
+
+
+def rank(selectors: Sequence[Mapping[str, str]], labels: Mapping[str, str]) -> int:
+    """Index of the first selector that ``labels`` satisfy, or -1; 0 without any."""
+    if not selectors:
+        return 0
+    for index, selector in enumerate(selectors):
+        if matches(selector, labels):
+            return index
+    return -1
+
+
+def _holds(text: str, label: str | None) -> bool:
+    text = text.strip()
+    if text.startswith("!"):
+        return not _holds(text[1:], label)
+    if text.startswith("in(") and text.endswith(")"):
+        return label in [part.strip() for part in text[3:-1].split(",")]
+    return label == text
