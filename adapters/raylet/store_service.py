@@ -304,7 +304,9 @@ class StoreService:
                 store_files.remove(self._folder, name)
                 self.copies.forget(name)
             self._announce(chosen.drop)
-        error = "disk" if chosen.refused_bytes else ""
+        error = ""
+        if chosen.refused_bytes and self._spill_limit_bytes >= 0:
+            error = "disk"
         batch: list[str] = []
         batch_bytes = 0
         sizes = {held.name: held.size_bytes for held in found.values}

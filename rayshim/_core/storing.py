@@ -44,15 +44,17 @@ class SegmentWriter:
         except exceptions.ObjectStoreFullError:
             # Dropped references are noticed by sweeps: look now, then ask.
             self._objects.collect()
-        for _ in range(ATTEMPTS):
+        # No error is kept in a variable: its traceback would keep the caller's frames.
+        for attempt in range(ATTEMPTS):
             try:
                 return store.write(serialized.stream, serialized.buffers)
-            except exceptions.ObjectStoreFullError as full:
-                last = full
+            except exceptions.ObjectStoreFullError:
+                if attempt == ATTEMPTS - 1:
+                    raise
             outside = self._peer.store_client.make_room(serialized.total_bytes)
             if outside:
                 return self._write_outside(outside, serialized)
-        raise last
+        raise AssertionError("the last attempt returns or raises")
 
     def _write_outside(self, folder: str, serialized: Serialized) -> m.Segment:
         try:
