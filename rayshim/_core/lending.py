@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 from rayshim import exceptions
 from rayshim._core import failures
 from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.address import node_of
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.references import ObjectEntry
 
 if TYPE_CHECKING:
     from rayshim._core.objects import ObjectPlane
     from rayshim._core.peer import MessageHandler, Peer
+
+
+#: The end of a process elsewhere waits this long for the word on its node.
+OBITUARY_S = 0.3
 
 
 class Lending:
@@ -120,14 +125,31 @@ class Lending:
 
     def owner_died(self, address: str) -> None:
         """A process is gone: what it owned is lost where it is not known."""
+        lost = []
         for entry in self._objects.table.peer_died(address):
             self.fetching.discard(entry.object_id)
+            if entry.value is None:
+                lost.append(entry)
+        if not lost:
+            return
+        nodes = self._peer.nodes
+        if not node_of(address) or nodes.dead_node_of(address) is not None:
+            self._end_values(address, lost)
+            return
+        # Perhaps its whole node died, and the word of it is on its way.
+        self._peer.reactor.call_later(
+            OBITUARY_S, lambda: self._end_values(address, lost)
+        )
+
+    def _end_values(self, address: str, lost: list[ObjectEntry]) -> None:
+        for entry in lost:
             if entry.value is None:
                 error = exceptions.OwnerDiedError(
                     entry.object_id.hex(), address, entry.call_site
                 )
                 error.add_details(self._obituary(address))
                 self._objects.complete(entry, failures.error_payload(error))
+        self._objects.settle()
 
     def _obituary(self, address: str) -> str:
         """Where a dead process was, when its end was noticed, and why it died."""

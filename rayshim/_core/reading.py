@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import blocking
+from rayshim._core.futures import LoopFuture, ThreadFuture
 from rayshim._core.locating import NotHere
 from rayshim._core.refs import ObjectRef, dropped
 from rayshim.lineage.references import ObjectEntry
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
 #: Dropped references that are worth a look: a program without large values needs no
 #: sweep, but what it drops must not pile up.
 COLLECT_AT = 100
-
-
-class AwaitedValue:
-    """Ends a future's use of its object, and tells which one it stands for."""
-
-    __slots__ = ("object_id",)
-
-    def __init__(self, object_id: bytes) -> None:
-        self.object_id = object_id
-
-    def __call__(self, future: Any) -> None:
-        dropped.append(self.object_id)
 
 
 class ObjectReader:
@@ -267,25 +256,11 @@ class ObjectReader:
         future: Future[Any] = Future()
         peer = self._peer
         (entry,) = self._objects.lookup((ref,))
-
-        def resolve() -> None:
-            try:
-                value = self._objects.value_of(entry)
-            except NotHere as missing:
-                self._when_here(entry, missing, known)
-            except BaseException as error:
-                self._set(future, error=error)
-            else:
-                self._set(future, value=value)
-
-        def known(_: ObjectEntry) -> None:
-            peer.reactor.deferred.append(resolve)
-
+        waiter = ThreadFuture(peer, entry, future)
         with peer.lock:
             if entry.value is None:
-                self._objects.table.hold(ref._bytes)  # the future is a use of its own
-                future.add_done_callback(lambda _: dropped.append(ref._bytes))
-                self._objects.when_known(ref._bytes, known)
+                waiter.hold()
+                self._objects.when_known(ref._bytes, waiter.known)
                 peer.tasks.flush_all()
                 peer.actors.flush_all()
             waiting = entry.value is None
@@ -293,38 +268,8 @@ class ObjectReader:
             return future
         peer.reactor.run_deferred()
         if not future.done():
-            resolve()
+            waiter.resolve()
         return future
-
-    def _when_here(
-        self,
-        entry: ObjectEntry,
-        missing: NotHere,
-        callback: Callable[[ObjectEntry], None],
-    ) -> None:
-        """Call back when a value that could not be read can be."""
-        objects = self._objects
-
-        def here(entry: ObjectEntry) -> None:
-            callback(entry)
-            dropped.append(entry.object_id)
-
-        with self._peer.lock:
-            objects.table.hold(entry.object_id)
-            objects.locating.missed(entry, missing)
-            objects.pulling.want(entry, here)
-            self._prepare()
-
-    @staticmethod
-    def _set(
-        future: Future[Any], value: Any = None, error: BaseException | None = None
-    ) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
 
     def asyncio_future(self, ref: ObjectRef) -> asyncio.Future[Any]:
         """See :meth:`ObjectRef.as_future`."""
@@ -332,38 +277,15 @@ class ObjectReader:
         future: asyncio.Future[Any] = loop.create_future()
         peer = self._peer
         (entry,) = self._objects.lookup((ref,))
-
-        def resolve() -> None:
-            if future.done():
-                peer.reactor.eager -= 1
-                return
-            try:
-                value = self._objects.value_of(entry)
-            except NotHere as missing:
-                self._when_here(entry, missing, known)
-                return
-            except BaseException as error:
-                peer.reactor.eager -= 1
-                if isinstance(error, StopIteration):
-                    error = RuntimeError("the call raised StopIteration")
-                future.set_exception(error)
-            else:
-                peer.reactor.eager -= 1
-                future.set_result(value)
-
-        def known(_: ObjectEntry) -> None:
-            peer.loops.call_soon(loop, resolve)
-
         with peer.lock:
-            peer.reactor.eager += 1
+            waiter = LoopFuture(peer, entry, future, loop)
             if entry.value is None:
-                self._objects.table.hold(ref._bytes)
-                future.add_done_callback(AwaitedValue(ref._bytes))
-                self._objects.when_known(ref._bytes, known)
+                waiter.hold()
+                self._objects.when_known(ref._bytes, waiter.known)
                 peer.tasks.flush_soon()
                 peer.actors.flush_soon()
                 return future
-        resolve()
+        waiter.resolve()
         return future
 
 

@@ -370,7 +370,7 @@ def _fail(future: asyncio.Future[Any], cycle: Sequence[str]) -> None:
 
 def _awaited(future: asyncio.Future[Any] | None) -> bytes:
     """The object whose value a future stands for; empty for other futures."""
-    from rayshim._core.reading import AwaitedValue
+    from rayshim._core.futures import AwaitedValue
 
     for item in getattr(future, "_callbacks", None) or ():
         callback = item[0] if isinstance(item, tuple) else item
