@@ -228,6 +228,14 @@ class PlacementGroups:
             for node_id, bundles in by_node.items()
         ]
 
+    def restore(self, group: Group) -> None:
+        """Takes up a group that an earlier life of the control service had."""
+        self.groups[group.group_id] = group
+        if group.name:
+            self._names[group.name] = group.group_id
+        if group.state in (GroupState.PENDING, GroupState.RESCHEDULING):
+            self.waiting[group.group_id] = None
+
     def answered(
         self,
         group_id: bytes,
@@ -348,8 +356,8 @@ class PlacementGroups:
             ]
             assert len(tried) == len(set(tried))
             assert not set(tried) & group.places.keys()
-            if is_reserving:
-                assert set(tried) == group.missing.keys()
+            # A node that died during the attempt leaves others missing.
+            assert set(tried) <= group.missing.keys()
             if group.state is GroupState.CREATED:
                 assert not group.missing
         assert states[GroupState.REMOVED] == set(self._removed)
