@@ -160,6 +160,18 @@ class ActorManager:
                 used = actor.spec.max_restarts - actor.restarts_left
                 assert actor.restarts_left >= 0 and used == actor.incarnation
 
+    def restore(self, actor: Actor) -> None:
+        """Takes up an actor that an earlier life of the control service had."""
+        actor_id, spec = actor.spec.actor_id, actor.spec
+        self.actors[actor_id] = actor
+        if actor.state is ActorState.DEAD:
+            self._dead[actor_id] = None
+            return
+        self._owned.setdefault(spec.owner, {})[actor_id] = None
+        is_final = actor.ending is not None and actor.ending[2]
+        if spec.name and not (is_final or actor.is_out_of_scope):
+            self.names[spec.namespace, spec.name] = actor_id
+
     # Towards ALIVE.
 
     def _register(self, event: ev.Registered, now: float) -> list[Command]:

@@ -11,6 +11,12 @@ import os
 from typing import Any
 
 
+#: Settings that Ray has under the same name, with RAY_ in front.
+_RAY_NAMES = frozenset(
+    ("memory_usage_threshold", "memory_monitor_refresh_ms", "task_oom_retries")
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
     """Values that a user or platform engineer may have reason to change."""
@@ -39,6 +45,20 @@ class Settings:
     #: Seconds that a node may take to hand over a value that it has, before getting it
     #: fails: how long a stopped machine may stay away. Ray's value.
     fetch_timeout_s: float = 600.0
+    #: Share of the node's memory above which executors are killed; the kernel would
+    #: kill anything at 1. Ray's value (``RAY_memory_usage_threshold``).
+    memory_usage_threshold: float = 0.95
+    #: Milliseconds between looks at the memory; 0 turns the monitor off. Ray's value
+    #: (``RAY_memory_monitor_refresh_ms``).
+    memory_monitor_refresh_ms: int = 250
+    #: Bytes that a node's executors and store may use together; 0: what the machine or
+    #: its container has. Several nodes on one machine cannot see their shares.
+    memory_limit_bytes: int = 0
+    #: Further runs of a task that was killed for memory, beside its ``max_retries``;
+    #: -1: without limit. Ray's value (``RAY_task_oom_retries``).
+    task_oom_retries: int = -1
+    #: Seconds before the first of them; doubled for each further one. Ray's value.
+    task_oom_retry_delay_s: float = 1.0
     #: A pickled function larger than this warns, naming what it captured.
     function_warn_bytes: int = 10 * 1024 * 1024
     #: A pickled function larger than this is refused (Ray's limit).
@@ -53,6 +73,13 @@ class Settings:
     #: Seconds for which processes wait for a head that is gone, before what they ask
     #: it fails. A matter of how long its restart takes.
     head_grace_s: float = 60.0
+    #: Where a cluster's head keeps what must survive it: empty for a SQLite file in its
+    #: session folder, or sqlite:///PATH, redis://HOST:PORT/DB.
+    journal_url: str = ""
+    #: Name of the cluster in a journal that others use too; empty: its session's name.
+    cluster_name: str = ""
+    #: Seconds in which nodes and drivers may come back to a restarted head.
+    head_rejoin_s: float = 3.0
     #: Seconds that the node process may take to come up. Slow disks need more.
     start_timeout_s: float = 60.0
 
@@ -70,6 +97,8 @@ class Settings:
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for name, field in fields.items():
             text = os.environ.get("RAYSHIM_" + name.upper())
+            if text is None and name in _RAY_NAMES:
+                text = os.environ.get("RAY_" + name)
             if text is not None:
                 values[name] = _parse(name, text, type(field.default))
         for name, value in (overrides or {}).items():

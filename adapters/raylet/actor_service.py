@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet.channels import ChannelServer, Peer
@@ -18,6 +18,7 @@ from rayshim.lineage.resources import describe, to_amounts, to_units
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.control import ControlService
     from rayshim.adapters.raylet.head_nodes import KnownNode
+    from rayshim.adapters.raylet.head_state import ActorLife
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ DISMISS_LIMIT_S = 5.0
 _HOLDER = "actor:"
 
 
-class _Cargo:
+class Cargo:
     """What the machine does not look at."""
 
     __slots__ = ("error", "gpu_ids", "node_id", "registration", "start")
@@ -56,8 +57,12 @@ class ActorService:
         self._nodes.on_settled.append(self._node_settled)
         self._nodes.on_died.append(self._node_died)
         self.machine = act.ActorManager()
+        #: Called with ids of actors that changed, before anybody hears of it.
+        self.on_change: Callable[[Iterable[bytes]], None] | None = None
+        #: Called with an actor that is remembered no more.
+        self.on_forget: Callable[[bytes], None] | None = None
         #: Actor id -> what else is known of it.
-        self._cargo: dict[bytes, _Cargo] = {}
+        self.cargo: dict[bytes, Cargo] = {}
         #: Actor id -> peers that want its updates, in order.
         self._subscribers: dict[bytes, dict[str, None]] = {}
         #: The inverse.
@@ -100,7 +105,7 @@ class ActorService:
                 kill = wire.KillExecutor(message.lease_id)
                 self._nodes.send(node_id, kill)
             return
-        cargo = self._cargo[actor_id]
+        cargo = self.cargo[actor_id]
         cargo.gpu_ids = message.gpu_ids
         cargo.node_id = node_id
         self._feed(
@@ -133,7 +138,7 @@ class ActorService:
 
     def failed(self, message: wire.ActorFailed) -> None:
         """A constructor raised."""
-        cargo = self._cargo.get(message.actor_id)
+        cargo = self.cargo.get(message.actor_id)
         if cargo is not None:
             cargo.error = message.error
             self._feed(acts.ConstructorFailed(message.actor_id, message.incarnation))
@@ -147,7 +152,7 @@ class ActorService:
         return [
             actor
             for actor_id, actor in self.machine.actors.items()
-            if actor.state in _RUNNING and self._cargo[actor_id].node_id == node_id
+            if actor.state in _RUNNING and self.cargo[actor_id].node_id == node_id
         ]
 
     def _node_settled(self, node: KnownNode) -> None:
@@ -164,7 +169,7 @@ class ActorService:
             if (
                 known is None
                 or known.incarnation != one.incarnation
-                or known.state not in _RUNNING
+                or known.state not in (*_RUNNING, act.ActorState.PLACING)
             ):
                 logger.warning(
                     "node %s runs actor %s, which this head does not know: it is ended",
@@ -173,8 +178,8 @@ class ActorService:
                 )
                 lease_id = _lease_of(one.actor_id, one.incarnation)
                 self._nodes.send(node_id, wire.KillExecutor(lease_id))
-            elif one.is_created:
-                self._feed(acts.Created(one.actor_id, one.incarnation, one.repr_name))
+            else:
+                self._take_up(node_id, one)
 
     def _node_died(self, node: KnownNode, death: str) -> None:
         info = node.join.info
@@ -198,7 +203,7 @@ class ActorService:
                 f"{namespace!r}: nobody created it, it died, or it lives in another "
                 "namespace."
             )
-        registration = self._cargo[actor_id].registration
+        registration = self.cargo[actor_id].registration
         return {
             "actor_id": actor_id,
             "handle_blob": registration.handle_blob,
@@ -245,7 +250,7 @@ class ActorService:
                 "ray_namespace": actor.spec.namespace,
                 "job_id": actor.spec.job_id.hex(),
                 "pid": actor.pid,
-                "node_id": self._cargo[actor_id].node_id,
+                "node_id": self.cargo[actor_id].node_id,
                 "is_detached": actor.spec.is_detached,
                 "num_restarts": actor.incarnation,
                 "death_cause": actor.cause,
@@ -256,33 +261,89 @@ class ActorService:
             for actor_id, actor in self.machine.actors.items()
         ]
 
+    # After a restart of the head.
+
+    def restore(
+        self,
+        registration: wire.RegisterActor,
+        start: wire.StartActor | None,
+        life: ActorLife,
+    ) -> act.Actor:
+        """Takes up an actor that an earlier life of the head had."""
+        actor = act.Actor(_spec_of(registration), self._server.now())
+        actor.state = act.ActorState(life.state)
+        actor.incarnation = life.incarnation
+        actor.restarts_left = life.restarts_left
+        actor.worker_id = life.worker_id
+        actor.address = life.address
+        actor.pid = life.pid
+        actor.is_created = life.is_created
+        actor.repr_name = life.repr_name
+        actor.cause = life.cause
+        actor.kind = life.kind
+        actor.ending = life.ending
+        actor.is_out_of_scope = life.is_out_of_scope
+        cargo = self.cargo[registration.actor_id] = Cargo(registration)
+        cargo.start = start
+        cargo.error = life.error
+        cargo.gpu_ids = life.gpu_ids
+        cargo.node_id = life.node_id
+        self.machine.restore(actor)
+        return actor
+
+    def recovered(self) -> None:
+        """Nodes had their time to report: place what none of them has."""
+        for actor_id, actor in list(self.machine.actors.items()):
+            if actor.state is act.ActorState.PLACING:
+                lease_id = _lease_of(actor_id, actor.incarnation)
+                if not self._control.placer.knows(lease_id):
+                    self._place(acts.Place(actor_id, actor.incarnation))
+            elif actor.state in _RUNNING:
+                node_id = self.cargo[actor_id].node_id
+                if self._nodes.find(node_id) is None:
+                    reason = f"its node {node_id[:8]} was gone when the head came back"
+                    lost = acts.ExecutorLost(
+                        actor_id, actor.incarnation, reason, "node"
+                    )
+                    self._feed(lost)
+
+    def _take_up(self, node_id: str, one: nodes.RunningActor) -> None:
+        """A node reports an actor that it runs, as the head knows it."""
+        actor = self.machine.actors[one.actor_id]
+        cargo = self.cargo[one.actor_id]
+        if actor.state is act.ActorState.PLACING:
+            # The grant was not heard of any more.
+            self._control.placer.granted(_lease_of(one.actor_id, one.incarnation))
+            cargo.node_id, cargo.gpu_ids = node_id, one.gpu_ids
+            self._feed(
+                acts.Placed(
+                    one.actor_id, one.incarnation, one.worker_id, one.address, one.pid
+                )
+            )
+        elif one.is_created:
+            self._feed(acts.Created(one.actor_id, one.incarnation, one.repr_name))
+        elif actor.state is act.ActorState.CREATING:
+            # It may not have got the order; the executor takes it once.
+            self._construct(acts.Construct(one.actor_id, one.incarnation))
+        if actor.ending is not None:
+            self._kill(acts.Kill(one.actor_id, one.incarnation))
+
     # Messages.
 
     def _register(self, peer: Peer, message: wire.RegisterActor) -> None:
-        known = message.actor_id in self._cargo
+        known = message.actor_id in self.cargo
         if not known:
-            self._cargo[message.actor_id] = _Cargo(message)
-        spec = acts.ActorSpec(
-            message.actor_id,
-            message.job_id,
-            message.owner,
-            message.class_name,
-            message.name,
-            message.namespace,
-            message.detached,
-            message.max_restarts,
-            to_units(message.placement_resources),
-            to_units(message.resources),
-            tuple(sorted(message.env_vars.items())),
-            message.placement_group,
-            message.bundle_index,
-        )
+            self.cargo[message.actor_id] = Cargo(message)
+        spec = _spec_of(message)
         respond = self._control.respond
         event = acts.Registered(message.actor_id, spec)
-        for command in self.machine.handle(event, self._server.now()):
+        commands = self.machine.handle(event, self._server.now())
+        if self.on_change is not None and not known:
+            self.on_change([message.actor_id])
+        for command in commands:
             if isinstance(command, acts.Refuse):
                 if not known:
-                    del self._cargo[message.actor_id]
+                    del self.cargo[message.actor_id]
                 text = (
                     f"The actor name {command.name!r} is already taken in namespace "
                     f"{command.namespace!r}: choose another name, or get the actor "
@@ -294,13 +355,13 @@ class ActorService:
                 respond(peer, message.request_id)
 
     def _start(self, peer: Peer, message: wire.StartActor) -> None:
-        cargo = self._cargo.get(message.actor_id)
+        cargo = self.cargo.get(message.actor_id)
         if cargo is not None:
             cargo.start = message
             self._feed(acts.Started(message.actor_id))
 
     def _fail(self, peer: Peer, message: wire.FailActor) -> None:
-        cargo = self._cargo.get(message.actor_id)
+        cargo = self.cargo.get(message.actor_id)
         if cargo is not None:
             cargo.error = message.error
             self._feed(acts.Unstartable(message.actor_id))
@@ -320,12 +381,16 @@ class ActorService:
     # Commands.
 
     def _feed(self, event: Any) -> None:
-        for command in self.machine.handle(event, self._server.now()):
+        commands = self.machine.handle(event, self._server.now())
+        if self.on_change is not None:
+            named = [getattr(event, "actor_id", b"")]
+            self.on_change([*named, *(command.actor_id for command in commands)])
+        for command in commands:
             _COMMANDS[type(command)](self, command)
 
     def _place(self, command: acts.Place) -> None:
         spec = self.machine.actors[command.actor_id].spec
-        cargo = self._cargo[command.actor_id]
+        cargo = self.cargo[command.actor_id]
         registration = cargo.registration
         cargo.node_id = ""
         request = wire.RequestLease(
@@ -343,6 +408,7 @@ class ActorService:
             labels=registration.labels,
             fixed=True,
             holder=_HOLDER + command.actor_id.hex(),
+            retriable=spec.max_restarts != 0,
         )
         self._control.placer.place(request, self._home_of(spec.owner))
 
@@ -361,7 +427,7 @@ class ActorService:
 
     def _construct(self, command: acts.Construct) -> None:
         actor = self.machine.actors[command.actor_id]
-        cargo = self._cargo[command.actor_id]
+        cargo = self.cargo[command.actor_id]
         start, registration = cargo.start, cargo.registration
         assert start is not None
         lease = wire.BindLease(
@@ -410,7 +476,7 @@ class ActorService:
         self._tell_node(command.actor_id, wire.KillExecutor(lease_id))
 
     def _tell_node(self, actor_id: bytes, message: Message) -> None:
-        self._nodes.send(self._cargo[actor_id].node_id, message)
+        self._nodes.send(self.cargo[actor_id].node_id, message)
 
     def _publish(self, command: acts.Publish) -> None:
         actor_id = command.actor_id
@@ -420,10 +486,12 @@ class ActorService:
             for address in subscribers:
                 self._server.send(address, update)
         if self.machine.actors[actor_id].state is act.ActorState.DEAD:
-            self._cargo[actor_id].start = None
+            self.cargo[actor_id].start = None
 
     def _forget(self, command: acts.Forget) -> None:
-        del self._cargo[command.actor_id]
+        if self.on_forget is not None:
+            self.on_forget(command.actor_id)
+        del self.cargo[command.actor_id]
 
     def _update(self, actor_id: bytes) -> wire.ActorUpdate:
         actor = self.machine.actors.get(actor_id)
@@ -436,11 +504,29 @@ class ActorService:
             actor.incarnation,
             actor.address if actor.shown_state == "ALIVE" else "",
             actor.cause,
-            self._cargo[actor_id].error,
+            self.cargo[actor_id].error,
             actor.pid,
             actor.kind,
             actor.restarts_left,
         )
+
+
+def _spec_of(message: wire.RegisterActor) -> acts.ActorSpec:
+    return acts.ActorSpec(
+        message.actor_id,
+        message.job_id,
+        message.owner,
+        message.class_name,
+        message.name,
+        message.namespace,
+        message.detached,
+        message.max_restarts,
+        to_units(message.placement_resources),
+        to_units(message.resources),
+        tuple(sorted(message.env_vars.items())),
+        message.placement_group,
+        message.bundle_index,
+    )
 
 
 def _lease_of(actor_id: bytes, incarnation: int) -> bytes:

@@ -24,6 +24,7 @@ from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import explain
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.head_state import HeadState
     from rayshim.adapters.raylet.server import NodeServer
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ class ControlService:
 
     def __init__(self, server: ChannelServer) -> None:
         self._server = server
+        self.now = server.now
+        #: The journal, where the control service may outlive its process.
+        self.state: HeadState | None = None
         #: The node in this process, if there is one.
         self.local: NodeServer | None = None
         self.values = KeyValues()
@@ -139,6 +143,16 @@ class ControlService:
             },
         }
 
+    def keep_journal(self, state: HeadState) -> None:
+        """Writes every change before it counts, from now on."""
+        self.state = state
+        self.values.on_change = state.value_changed
+        self.groups.on_change = state.group_changed
+        self.actors.on_change = state.actors_changed
+        self.actors.on_forget = state.actor_forgotten
+        self.nodes.on_joined.append(lambda node: state.node_joined(node.join))
+        self.nodes.on_died.append(lambda node, death: state.node_died(node.node_id))
+
     def start(self) -> None:
         """Looks at limits of time from now on, if other nodes may join."""
         if self._server.config.listen_ip:
@@ -160,6 +174,10 @@ class ControlService:
 
     def peer_came(self, peer: Peer) -> None:
         """A peer said hello."""
+        if self.state is not None:
+            self.state.owner_came(peer.address)
+            if peer.role == "driver":
+                self.state.driver_came(peer.job_id, peer.address)
         is_shared = bool(self._server.config.listen_ip) and self.local is None
         if is_shared and peer.role in ("driver", "executor"):
             peer.connection.send(self.nodes.table())
@@ -173,9 +191,15 @@ class ControlService:
             return
         self.actors.peer_gone(peer.address)
         if peer.role == "driver":
-            self.groups.job_ended(peer.job_id)
-            self.nodes.broadcast(nodes.JobEnded(peer.job_id))
-            self.placer.job_ended(peer.job_id)
+            self.job_gone(peer.job_id)
+
+    def job_gone(self, job_id: bytes) -> None:
+        """A driver is gone, and all that it had in the cluster goes with it."""
+        self.groups.job_ended(job_id)
+        self.nodes.broadcast(nodes.JobEnded(job_id))
+        self.placer.job_ended(job_id)
+        if self.state is not None:
+            self.state.driver_left(job_id)
 
     def _log_lines(self, node_id: str, message: wire.LogLines) -> None:
         driver = self._server.drivers.get(message.job_id)
@@ -241,6 +265,8 @@ class ControlService:
 
     def _register_job(self, peer: Peer, message: wire.Request) -> int:
         self.job_count += 1
+        if self.state is not None:
+            self.state.jobs_counted(self.job_count)
         return self.job_count
 
     def _attach(self, peer: Peer, message: wire.Request) -> dict[str, Any]:

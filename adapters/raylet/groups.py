@@ -71,8 +71,10 @@ class GroupService:
         directory.on_died.append(self._node_died)
         directory.on_room.append(self.retry)
         self._is_trying = False
+        #: Called with a group that changed, before anybody hears of it.
+        self.on_change: Callable[[pg.Group], None] | None = None
         self._respond = respond
-        self._machine = pg.PlacementGroups()
+        self.machine = pg.PlacementGroups()
         #: Group -> who waits for it: peer, request, timer.
         self._waiters: dict[
             bytes, list[tuple[Peer, int, asyncio.TimerHandle | None]]
@@ -90,13 +92,15 @@ class GroupService:
             is_detached=args.lifetime == "detached",
             now=self._server.now(),
         )
-        self._run(self._machine.requested(group))
+        self._run(self.machine.requested(group))
+        if self.on_change is not None:
+            self.on_change(self.machine.groups[args.id])
         self.retry()
 
     def wait(self, peer: Peer, message: wire.Request) -> bool:
         """Whether a group is created in time; answered later if it is pending."""
         args = msgspec.msgpack.decode(message.payload, type=Wait)
-        group = self._machine.groups.get(args.id)
+        group = self.machine.groups.get(args.id)
         if group is None or group.state in (
             pg.GroupState.CREATED,
             pg.GroupState.REMOVED,
@@ -118,26 +122,26 @@ class GroupService:
         """Frees a group's bundles and ends what runs in them."""
         args = msgspec.msgpack.decode(message.payload, type=Which)
         if args.id is not None:
-            self._run(self._machine.removed(args.id))
+            self._run(self.machine.removed(args.id))
 
     def table(self, message: wire.Request) -> dict[str, Any]:
         """One group's row, or all rows by hex id."""
         args = msgspec.msgpack.decode(message.payload or b"\x80", type=Which)
         if args.id is None:
             return {
-                key.hex(): self._row(one) for key, one in self._machine.groups.items()
+                key.hex(): self._row(one) for key, one in self.machine.groups.items()
             }
-        group = self._machine.groups.get(args.id)
+        group = self.machine.groups.get(args.id)
         return self._row(group) if group is not None else {}
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows."""
-        return [self._row(group) for group in self._machine.groups.values()]
+        return [self._row(group) for group in self.machine.groups.values()]
 
     def answered(self, node_id: str, message: nodes.BundlesReserved) -> None:
         """A node has reserved bundles, or refuses to."""
         self._run(
-            self._machine.answered(
+            self.machine.answered(
                 message.group,
                 node_id,
                 attempt=message.attempt,
@@ -148,15 +152,15 @@ class GroupService:
 
     def job_ended(self, job_id: bytes) -> None:
         """Removes a job's groups."""
-        self._run(self._machine.job_ended(job_id))
+        self._run(self.machine.job_ended(job_id))
 
     def retry(self) -> None:
         """Some node may have room for a group now."""
-        if self._is_trying or not self._machine.waiting:
+        if self._is_trying or not self.machine.waiting:
             return
         self._is_trying = True
         try:
-            for group_id in list(self._machine.waiting):
+            for group_id in list(self.machine.waiting):
                 is_single = not (
                     self._server.config.listen_ip or self._nodes.has_others()
                 )
@@ -164,7 +168,7 @@ class GroupService:
                     placement.View(one.node_id, one.total, one.available)
                     for one in self._nodes.usable()
                 ]
-                self._run(self._machine.tried(group_id, views, is_single=is_single))
+                self._run(self.machine.tried(group_id, views, is_single=is_single))
         finally:
             self._is_trying = False
 
@@ -172,18 +176,18 @@ class GroupService:
 
     def is_removed(self, group_id: bytes) -> bool:
         """Whether a group is gone."""
-        group = self._machine.groups.get(group_id)
+        group = self.machine.groups.get(group_id)
         return group is not None and group.state is pg.GroupState.REMOVED
 
     def places(self, group_id: bytes) -> Mapping[int, str]:
         """Index -> node of the bundles that leases may use."""
-        group = self._machine.groups.get(group_id)
+        group = self.machine.groups.get(group_id)
         return {} if group is None else group.places
 
     def describe(self, group_id: bytes) -> str:
         """What a group is like, for explanations."""
         name = f"placement group {group_id.hex()[:12]}"
-        group = self._machine.groups.get(group_id)
+        group = self.machine.groups.get(group_id)
         if group is None:
             return f"{name}, which this cluster does not know (yet)"
         placed, wanted = len(group.places), len(group.bundles)
@@ -194,12 +198,16 @@ class GroupService:
     # Nodes.
 
     def _node_died(self, node: KnownNode, death: str) -> None:
-        self._run(self._machine.node_died(node.node_id, self._server.now()))
+        self._run(self.machine.node_died(node.node_id, self._server.now()))
+        if self.on_change is not None:
+            for group in self.machine.groups.values():
+                if group.state is pg.GroupState.RESCHEDULING:
+                    self.on_change(group)
 
     def settled(self, node: KnownNode) -> None:
         """A node joined: bundles of groups that nobody knows are freed."""
         for group_id in dict.fromkeys(held.group for held in node.join.bundles):
-            group = self._machine.groups.get(group_id)
+            group = self.machine.groups.get(group_id)
             if group is None or group.state is pg.GroupState.REMOVED:
                 logger.warning(
                     "node %s holds bundles of group %s, which is not there (any "
@@ -208,8 +216,26 @@ class GroupService:
                     group_id.hex(),
                 )
                 node.link.send(nodes.FreeBundles(group_id))
+                continue
+            # What a lost attempt of an earlier life of the head had reserved.
+            tried = (*group.asked.values(), *group.reserved.values())
+            known = {index for indexes in tried for index in indexes}
+            stray = [
+                held.index
+                for held in node.join.bundles
+                if held.group == group_id
+                and held.index not in known
+                and group.places.get(held.index) != node.node_id
+            ]
+            if stray:
+                node.link.send(nodes.FreeBundles(group_id, False, stray))
 
     def _run(self, commands: list[pg.Command]) -> None:
+        if self.on_change is not None:
+            for group_id in dict.fromkeys(command.group for command in commands):
+                group = self.machine.groups.get(group_id)
+                if group is not None:
+                    self.on_change(group)
         for command in commands:
             if isinstance(command, pg.ReserveBundles):
                 self._reserve(command)
@@ -240,7 +266,7 @@ class GroupService:
         )
 
     def _report(self, group_id: bytes) -> None:
-        state = self._machine.groups[group_id].state
+        state = self.machine.groups[group_id].state
         for peer, request_id, timer in self._waiters.pop(group_id, ()):
             if timer is not None:
                 timer.cancel()

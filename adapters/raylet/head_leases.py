@@ -125,6 +125,10 @@ class LeasePlacer:
         if entry is not None and entry.sent_to:
             self._nodes.send(entry.sent_to, wire.CancelLease(lease_id))
 
+    def knows(self, lease_id: bytes) -> bool:
+        """Whether a request is under way."""
+        return lease_id in self._entries
+
     def granted(self, lease_id: bytes) -> None:
         """An actor has its executor."""
         self._entries.pop(lease_id, None)

@@ -26,6 +26,13 @@ class NodeLink(Protocol):
         """Gives the node a message of the control service."""
 
 
+class _Nobody:
+    """The way to a node that has not come back yet."""
+
+    def send(self, message: Message) -> None:
+        """Nobody hears it."""
+
+
 class KnownNode:
     """One node, alive or dead."""
 
@@ -170,6 +177,17 @@ class NodeDirectory:
         node.local = raylet
         self.machine.handle(ms.Joined(node.node_id, 0), self._server.now())
         return node
+
+    def expect(self, join: nodes.JoinNode) -> None:
+        """A node that an earlier life of the head knew may join again."""
+        self._admit(join, _Nobody())
+        self.machine.handle(ms.Expected(join.info.node_id), self._server.now())
+
+    def is_expecting(self) -> bool:
+        """Whether a node may still join again, or tell its load for the first time."""
+        return any(
+            isinstance(node.link, _Nobody) or node.load is None for node in self.alive()
+        )
 
     def joined(self, peer: Peer, message: nodes.JoinNode) -> None:
         """A node said who it is."""

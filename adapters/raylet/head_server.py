@@ -8,12 +8,20 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rayshim.adapters.journal.journal import open_journal
 from rayshim.adapters.raylet.channels import ChannelServer
 from rayshim.adapters.raylet.control import ControlService
+from rayshim.adapters.raylet.head_state import HeadState
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.channels import Peer
     from rayshim.adapters.raylet.config import NodeConfig
+
+
+#: Seconds in which nodes and peers may come back to a head that was restarted.
+REJOIN_S = 3.0
+#: Seconds between looks at who is back.
+LOOK_S = 0.05
 
 
 class HeadServer(ChannelServer):
@@ -28,17 +36,38 @@ class HeadServer(ChannelServer):
         super().__init__(config, on_end)
         self.control = ControlService(self)
         self._handlers.update(self.control.handlers())
+        settings = config.settings
+        cluster = settings.get("cluster_name") or config.session
+        journal = open_journal(
+            settings.get("journal_url", ""), folder=config.session_dir, cluster=cluster
+        )
+        grace_s = float(settings.get("head_rejoin_s", REJOIN_S))
+        self._state = HeadState(self.control, journal, grace_s)
+        self._recovery_ends = 0.0
 
     async def start(self, *listeners: socket.socket | None) -> None:
-        """Serves bound sockets, and says where in ``cluster.json``."""
+        """Takes up the journal, serves bound sockets, and says where."""
+        is_back = self._state.restore()
+        self.control.keep_journal(self._state)
         await self.listen(*listeners)
         self.control.start()
+        if is_back:
+            self._recovery_ends = self.now() + self._state.grace_s
+            self._look_for_all()
         write_cluster_file(self.config)
 
     async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Listens no more; nodes and peers notice that the head is gone."""
         self.control.stop()
         self.stop_listening()
+        self._state.close()
+
+    def _look_for_all(self) -> None:
+        """Ends the recovery when all are back, or its time is over."""
+        if self._state.is_complete() or self.now() >= self._recovery_ends:
+            self._state.finish()
+        else:
+            self.loop.call_later(LOOK_S, self._look_for_all)
 
     def peer_came(self, peer: Peer) -> None:
         """A peer said hello."""

@@ -1,7 +1,8 @@
-"""The cluster's key-value table (in memory)."""
+"""The cluster's key-value table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -39,15 +40,25 @@ class KeyValues:
     def __init__(self) -> None:
         #: Namespace -> key -> value.
         self._spaces: dict[str, dict[bytes, bytes]] = {}
+        #: Called with namespace, key and value (None: deleted) before a change counts.
+        self.on_change: Callable[[str, bytes, bytes | None], None] | None = None
+
+    def restore(self, space: str, key: bytes, value: bytes) -> None:
+        """Takes up a pair that an earlier life of the head had."""
+        self._spaces.setdefault(space, {})[key] = value
 
     def put(self, payload: bytes) -> bool:
         """Stores a value; True if the key is new."""
         args = msgspec.msgpack.decode(payload, type=KvPut)
-        space = self._spaces.setdefault(args.namespace or "", {})
+        name = args.namespace or ""
+        space = self._spaces.setdefault(name, {})
         key = _bytes(args.key)
         is_new = key not in space
         if is_new or args.overwrite:
-            space[key] = _bytes(args.value)
+            value = _bytes(args.value)
+            if self.on_change is not None:
+                self.on_change(name, key, value)
+            space[key] = value
         return is_new
 
     def get(self, payload: bytes) -> bytes | None:
@@ -69,6 +80,8 @@ class KeyValues:
         if args.by_prefix:
             keys = [other for other in space if other.startswith(key)]
         for one in keys:
+            if self.on_change is not None:
+                self.on_change(args.namespace or "", one, None)
             del space[one]
         return len(keys)
 

@@ -28,10 +28,13 @@ from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
     from rayshim.adapters.raylet.pull_service import PullService
 
 logger = logging.getLogger(__name__)
 
+#: Seconds after the start when memory is watched.
+MONITOR_DELAY_S = 0.25
 #: Seconds between looks at limits of time.
 TICK_S = 5.0
 #: Bytes that may wait for a driver before executors have to wait with their lines.
@@ -103,6 +106,8 @@ class NodeServer(ChannelServer):
 
             self.pulls = PullService(self, self.store)
             self.on_table.append(self.pulls.nodes_changed)
+        #: Kills executors when memory runs out; None while it does not watch.
+        self.memory: MemoryMonitor | None = None
         #: Lease id -> calls that its owner has queued.
         self.backlogs: dict[bytes, int] = {}
         self.control: ControlService | None = None
@@ -123,6 +128,9 @@ class NodeServer(ChannelServer):
         """Serves bound sockets, forks the first executors, joins the head."""
         await self.listen(*listeners)
         self._look()
+        if self.config.settings.get("memory_monitor_refresh_ms", 0):
+            # Later: the node's first calls do not wait for the import.
+            self.loop.call_later(MONITOR_DELAY_S, self._watch_memory)
         if self.control is not None:
             self.control.start()
         if isinstance(self.head, HeadLink):
@@ -134,6 +142,8 @@ class NodeServer(ChannelServer):
         """Kills all executors and listens no more; channels to drivers stay."""
         if self._tick is not None:
             self._tick.cancel()
+        if self.memory is not None:
+            self.memory.stop()
         if self._drain_limit is not None:
             self._drain_limit.cancel()
         if isinstance(self.head, HeadLink):
@@ -146,6 +156,12 @@ class NodeServer(ChannelServer):
         if isinstance(self.head, HeadLink):
             self.head.stop()
         self.stop_listening()
+
+    def _watch_memory(self) -> None:
+        from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
+
+        self.memory = MemoryMonitor(self, self.config.settings)
+        self.memory.start()
 
     def feed(self, event: Any) -> None:
         """Gives the lease machine an event and carries its commands out.
@@ -220,6 +236,7 @@ class NodeServer(ChannelServer):
                     executor.pid,
                     self._created.get(executor.worker_id, ""),
                     executor.worker_id in self._created,
+                    lease.allocation.gpu_ids if lease.allocation else [],
                 )
             )
         return nodes.JoinNode(
@@ -333,6 +350,7 @@ class NodeServer(ChannelServer):
                 is_away=is_clustered and self._is_away(message),
                 hops=message.hops,
                 cargo=message if is_clustered else None,
+                retriable=message.retriable,
             )
         )
 
@@ -452,7 +470,8 @@ class NodeServer(ChannelServer):
         # Its last words go out before the news of its death.
         self._logs.drain(worker_id)
         self._created.pop(worker_id, None)
-        self.feed(ev.ExecutorExited(worker_id, reason, code))
+        killed = self.memory.reason(worker_id) if self.memory is not None else ""
+        self.feed(ev.ExecutorExited(worker_id, killed or reason, code, bool(killed)))
 
     def _lines(
         self, worker_id: bytes, pid: int, name: str, stream: str, lines: list[str]

@@ -133,7 +133,7 @@ class WaitService:
                 kind = "actor" if lease.request.fixed else "task"
                 holders.append(Holder(address, units, kind))
         if source is raylet.resources:
-            groups = self._control.groups._machine.groups
+            groups = self._control.groups.machine.groups
             for group_id, bundles in raylet.groups.items():
                 group = groups.get(group_id)
                 if group is None or group.is_detached:

@@ -230,6 +230,7 @@ class RunningActor(Struct, array_like=True, gc=False):
     repr_name: str = ""
     #: False while its constructor runs.
     is_created: bool = True
+    gpu_ids: list[int] = []
 
 
 class HeldBundle(Struct, array_like=True, gc=False):

@@ -164,6 +164,8 @@ class Executor:
         self.lane.work_arrived()
 
     def _on_create_actor(self, channel: Channel, create: m.CreateActor) -> None:
+        if self.actor is not None:
+            return  # a head that was restarted may say it twice
         self.actor = create
         self._enter_job(create.lease)
         self.bindings[channel] = create.lease
