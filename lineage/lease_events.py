@@ -32,6 +32,8 @@ class LeaseRequested(NamedTuple):
     hops: int = 0
     #: What the shell passes on (opaque here).
     cargo: object = None
+    #: What runs on it may be run again: killed first when memory runs out.
+    retriable: bool = True
 
 
 class LeaseCancelled(NamedTuple):

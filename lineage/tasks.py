@@ -106,7 +106,14 @@ class TaskLife:
     attribute for it.
     """
 
-    __slots__ = ("attempt", "cancelled", "retries_left", "state", "task_id")
+    __slots__ = (
+        "attempt",
+        "cancelled",
+        "memory_kills",
+        "retries_left",
+        "state",
+        "task_id",
+    )
 
     def __init__(self, task_id: bytes, retries: int) -> None:
         self.task_id = task_id
@@ -117,6 +124,8 @@ class TaskLife:
         self.attempt = 0
         #: Somebody cancelled it (rule 3).
         self.cancelled = False
+        #: Runs that ended since their node ran out of memory.
+        self.memory_kills = 0
 
     @property
     def has_ended(self) -> bool:
@@ -148,6 +157,22 @@ class TaskLife:
             return Verdict.FAIL
         self.on(TaskEvent.CRASHED_AGAIN)
         self._spend()
+        return Verdict.AGAIN
+
+    def killed_for_memory(self, *, limit: int) -> Verdict:
+        """The node killed the executor to get memory, while the call ran there.
+
+        That is not the call's fault alone, so a call that may be run again at all has
+        a budget of its own for it: ``limit`` further runs, -1 without limit.
+        """
+        if self.cancelled or not self.retries_left:
+            return self.crashed(started=True)
+        if 0 <= limit <= self.memory_kills:
+            self.on(TaskEvent.CRASHED)
+            return Verdict.FAIL
+        self.on(TaskEvent.CRASHED_AGAIN)
+        self.memory_kills += 1
+        self.attempt += 1
         return Verdict.AGAIN
 
     def raised(self, *, retryable: bool) -> Verdict:

@@ -10,7 +10,6 @@ import dataclasses
 import os
 from typing import Any
 
-
 #: Settings that Ray has under the same name, with RAY_ in front.
 _RAY_NAMES = frozenset(
     ("memory_usage_threshold", "memory_monitor_refresh_ms", "task_oom_retries")

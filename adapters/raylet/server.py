@@ -22,6 +22,7 @@ from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
+from rayshim.lineage import spillback
 from rayshim.lineage.labels import matches
 from rayshim.lineage.leases import LeaseState
 from rayshim.lineage.raylet import Raylet
@@ -277,8 +278,8 @@ class NodeServer(ChannelServer):
 
     def ask_head_again(self) -> None:
         """The head may have forgotten what it was asked."""
-        for command in self.raylet.asked_elsewhere():
-            _COMMANDS[type(command)](self, command)
+        for command in spillback.asked_again(self.raylet):
+            self._ask_elsewhere(command)
 
     def leave(self, reason: str, *, is_graceful: bool) -> None:
         """Ends the node, after its running work if there is time."""

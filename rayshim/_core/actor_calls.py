@@ -212,6 +212,8 @@ class ActorClient:
                     exceptions.ActorDiedError.from_task_error(error)
                 )
             return update.error
+        if update is not None and update.kind == "oom":
+            return failures.error_payload(exceptions.OutOfMemoryError(update.cause))
         death = exceptions.ActorDeath(
             reason=update.cause if update is not None else "unknown cause",
             class_name=self.class_name,

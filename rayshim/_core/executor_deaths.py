@@ -17,6 +17,7 @@ from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import LeaseSlot, SchedulingClass
+from rayshim.lineage.memory import retry_delay_s
 from rayshim.lineage.tasks import Verdict
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ class ExecutorDeaths:
             record.slot = None
             record.lends = []
             # They run in order: only the first may have started.
-            verdict = record.crashed(started=position == 0)
+            if lost.out_of_memory and position == 0:
+                limit = self._peer.settings.task_oom_retries
+                verdict = record.killed_for_memory(limit=limit)
+            else:
+                verdict = record.crashed(started=position == 0)
             if verdict is Verdict.CANCEL:
                 self._tasks.fail(record, cancelled_payload(record))
             elif verdict is Verdict.FAIL:
@@ -110,7 +115,10 @@ class ExecutorDeaths:
                 )
             else:
                 record.spec.attempt = record.attempt
-                again.append(record)
+                if lost.out_of_memory and position == 0:
+                    self._run_later(record)
+                else:
+                    again.append(record)
         scheduling = self._tasks.classes.setdefault(scheduling.key, scheduling)
         for record in reversed(again):
             record.scheduling = scheduling
@@ -118,6 +126,19 @@ class ExecutorDeaths:
         self._tasks._advance(scheduling, flush=True)
         self._tasks.review(scheduling)
         self._peer.objects.settle()
+
+    def _run_later(self, record: CallRecord) -> None:
+        """Queue a call again when the node has had time to get memory back."""
+        peer = self._peer
+        delay_s = retry_delay_s(
+            peer.settings.task_oom_retry_delay_s, record.memory_kills
+        )
+
+        def due() -> None:
+            if record.task_id in self._tasks.records and not record.has_ended:
+                self._tasks._again(record)
+
+        peer.reactor.call_later(delay_s, due)
 
 
 def _node_obituary(slot: LeaseSlot, info: n.NodeInfo) -> m.LeaseLost:
