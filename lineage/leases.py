@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 
 from rayshim.lineage import lease_events as ev
@@ -10,6 +11,11 @@ from rayshim.lineage.resources import Allocation, ResourceSet, Units
 
 #: Resource need, placement group, bundle: what decides whether a request fits.
 Shape = tuple[tuple[tuple[str, int], ...], bytes, int]
+
+#: Finished lease ids and removed groups that are remembered against late messages.
+REMEMBERED = 4096
+#: More hops than a request may have.
+NEVER_AGAIN = 1 << 30
 
 
 class LeaseState(Enum):
@@ -173,3 +179,12 @@ def is_same_class(one: LeaseRequested, other: LeaseRequested) -> bool:
         and one.env == other.env
         and one.group == other.group
     )
+
+
+def remember(
+    ids: OrderedDict[bytes, int], new_id: bytes, hops: int = NEVER_AGAIN
+) -> None:
+    """Notes an id that is over, and forgets the oldest."""
+    ids[new_id] = hops
+    if len(ids) > REMEMBERED:
+        ids.popitem(last=False)

@@ -33,10 +33,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
+from rayshim.lineage import bundles, raylet_rules, spillback
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.executors import ExecutorSet
 from rayshim.lineage.lease_events import Command, LeaseRequested
 from rayshim.lineage.leases import (
+    NEVER_AGAIN,
     Bundle,
     Executor,
     ExecutorState,
@@ -46,6 +48,7 @@ from rayshim.lineage.leases import (
     Shape,
     grant,
     is_same_class,
+    remember,
     removed,
 )
 from rayshim.lineage.resources import CPU, UNITS, ResourceSet
@@ -53,12 +56,6 @@ from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Executors that die before their first report, in a row, after which requests fail.
 START_ATTEMPTS = 3
-#: Nodes that may pass a request on; the last one keeps it.
-MAX_HOPS = 3
-#: Finished lease ids and removed groups that are remembered against late messages.
-REMEMBERED = 4096
-#: More hops than a request may have.
-NEVER_AGAIN = 1 << 30
 
 
 class Raylet:
@@ -82,7 +79,8 @@ class Raylet:
         is_clustered: bool = False,
     ) -> None:
         self.resources = resources
-        self._is_clustered = is_clustered
+        #: Whether other nodes may grant what this one cannot.
+        self.is_clustered = is_clustered
         #: True once the node grants nothing any more.
         self.is_draining = False
         self.executors = ExecutorSet(
@@ -147,153 +145,31 @@ class Raylet:
         Raises:
             AssertionError: one does not hold.
         """
-        self.executors.validate()
-        by_state: dict[LeaseState, set[bytes]] = {state: set() for state in LeaseState}
-        held = {id(self.resources): [self.resources]}
-        allocations: dict[int, list[Any]] = {id(self.resources): []}
-        for bundles in self.groups.values():
-            for bundle in bundles.values():
-                allocations[id(self.resources)].append(bundle.allocation)
-                held[id(bundle.resources)] = [bundle.resources]
-                allocations[id(bundle.resources)] = []
-        for lease_id, lease in self.leases.items():
-            by_state[lease.state].add(lease_id)
-            assert (lease.executor is not None) == (lease.state is LeaseState.GRANTED)
-            holds = lease.state not in (LeaseState.WAITING, LeaseState.FORWARDED)
-            assert holds == (lease.allocation is not None)
-            assert not (holds and lease.is_asked_elsewhere)
-            assert lease.state is not LeaseState.FORWARDED or lease.is_asked_elsewhere
-            if lease.allocation is not None:
-                allocations[id(lease.source)].append(lease.allocation)
-        for key, sets in held.items():
-            sets[0].validate(allocations[key])
-        queued = {
-            one.request.lease_id
-            for queue in self._waiting.values()
-            for one in queue
-            if isinstance(one, Lease)
-        }
-        assert all(self._waiting.values())
-        assert by_state[LeaseState.WAITING] == queued
-        assert by_state[LeaseState.STARTING] == set(self._starting)
-        soft = {
-            key
-            for key in by_state[LeaseState.GRANTED]
-            if not self.leases[key].request.fixed
-        }
-        assert soft == set(self._reclaimable)
-        assert set(self.leases) == {key for ids in self._held.values() for key in ids}
-        assert not self.leases.keys() & self._finished.keys()
+        raylet_rules.check(self)
 
     # Leases.
 
     def _request(self, event: LeaseRequested, now: float) -> list[Command]:
         if event.group and event.group in self._removed_groups:
-            _remember(self._finished, event.lease_id)
+            remember(self._finished, event.lease_id)
             return [removed(event)]
         if self.is_draining and event.fixed:
-            return [_drained(event)]
+            return [spillback.drained(event)]
         self._arrivals += 1
         lease = Lease(event, self._arrivals, now)
         self._finished.pop(event.lease_id, None)
         self.leases[event.lease_id] = lease
         self._held.setdefault(event.holder, {})[event.lease_id] = None
         if event.is_away or self.is_draining:
-            return [self._forward(lease)]
-        self._waiting.setdefault(lease.shape, deque()).append(lease)
-        return self._schedule(now) + self._look_elsewhere(lease)
-
-    def _look_elsewhere(self, lease: Lease) -> list[Command]:
-        request = lease.request
-        if (
-            not self._is_clustered
-            or lease.state is not LeaseState.WAITING
-            or request.fixed
-            or request.hops >= MAX_HOPS
-        ):
-            return []
-        lease.is_asked_elsewhere = True
-        return [ev.AskElsewhere(request.lease_id, request.cargo)]
+            return [spillback.forward(self, lease)]
+        self._enqueue(lease)
+        return self._schedule(now) + spillback.look_elsewhere(self, lease)
 
     def _renew(self, event: LeaseRequested, now: float) -> list[Command]:
         """A request that was passed on may come back."""
         if event.hops < self._finished[event.lease_id]:
             return []
         return self._request(event, now)
-
-    def _forward(self, lease: Lease) -> Command:
-        lease.state = LeaseState.FORWARDED
-        lease.is_asked_elsewhere = True
-        return ev.AskElsewhere(lease.request.lease_id, lease.request.cargo)
-
-    def _admit(self, event: ev.LeaseAdmitted, now: float) -> list[Command]:
-        lease = self.leases[event.lease_id]
-        if self.is_draining:
-            return [self._forward(lease)]
-        lease.is_asked_elsewhere = False
-        lease.state = LeaseState.WAITING
-        self._waiting.setdefault(lease.shape, deque()).append(lease)
-        # The room that the control service saw may be gone.
-        return self._schedule(now) + self._look_elsewhere(lease)
-
-    def _spill(self, event: ev.LeaseSpilled, now: float) -> list[Command]:
-        lease = self.leases[event.lease_id]
-        request = lease.request
-        lease.is_asked_elsewhere = False  # It has answered.
-        self._finish(lease, now, hops=request.hops + 1)
-        reason = f"another node has room for {request.label}"
-        return [
-            ev.RejectLease(
-                request.lease_id,
-                request.holder,
-                reason,
-                "spillback",
-                event.address,
-                request.hops,
-            ),
-            *self._schedule(now),
-        ]
-
-    def _stay(self, event: ev.LeaseAdmitted, now: float) -> list[Command]:
-        self.leases[event.lease_id].is_asked_elsewhere = False
-        return []
-
-    def _refuse(self, event: ev.LeaseRefused, now: float) -> list[Command]:
-        lease = self.leases[event.lease_id]
-        request = lease.request
-        lease.is_asked_elsewhere = False
-        self._finish(lease, now)
-        rejected = ev.RejectLease(
-            event.lease_id, request.holder, event.reason, event.kind
-        )
-        return [rejected, *self._schedule(now)]
-
-    def _drain(self, event: ev.Draining, now: float) -> list[Command]:
-        self.is_draining = True
-        commands: list[Command] = []
-        for lease in list(self.leases.values()):
-            if lease.state is not LeaseState.WAITING:
-                continue
-            if lease.request.fixed:
-                self._finish(lease, now)
-                commands.append(_drained(lease.request))
-                continue
-            self._leave_queue(lease)
-            was_asked = lease.is_asked_elsewhere
-            asked = self._forward(lease)
-            if not was_asked:
-                commands.append(asked)
-        for group, reservation in list(self._reservations.items()):
-            self._leave_queue(reservation)
-            del self._reservations[group]
-            commands.append(ev.RefuseBundles(group, reservation.attempt))
-        return commands
-
-    def asked_elsewhere(self) -> Iterator[Command]:
-        """What the control service has to be asked again if it forgot."""
-        for lease_id, lease in self.leases.items():
-            if lease.is_asked_elsewhere:
-                yield ev.AskElsewhere(lease_id, lease.request.cargo)
 
     def has_bundle(self, group: bytes, index: int) -> bool:
         """Whether a bundle of a group (-1: any) is on this node."""
@@ -309,15 +185,16 @@ class Raylet:
     def _cancel(self, event: ev.LeaseCancelled, now: float) -> list[Command]:
         lease = self.leases[event.lease_id]
         request = lease.request
-        commands = self._ask_no_more(lease)
-        self._finish(lease, now)
+        commands = spillback.ask_no_more(self, lease)
+        # With more hops it may come again: it was to go elsewhere.
+        self._finish(lease, now, hops=request.hops + 1)
         reason = f"the request for {request.label} was cancelled"
         rejected = ev.RejectLease(event.lease_id, request.holder, reason, "cancelled")
         return [rejected, *commands, *self._schedule(now)]
 
     def _return(self, event: ev.LeaseReturned, now: float) -> list[Command]:
         lease = self.leases[event.lease_id]
-        commands = self._ask_no_more(lease)
+        commands = spillback.ask_no_more(self, lease)
         executor = self._finish(lease, now)
         if executor is not None:
             if event.dispose:
@@ -410,7 +287,7 @@ class Raylet:
         """Frees a dead peer's leases; what runs on them runs for nobody."""
         commands: list[Command] = []
         for lease_id in list(self._held.get(holder, ())):
-            commands += self._ask_no_more(self.leases[lease_id])
+            commands += spillback.ask_no_more(self, self.leases[lease_id])
             executor = self._finish(self.leases[lease_id], now)
             if executor is not None:
                 self.executors.leave(executor, now)
@@ -422,7 +299,7 @@ class Raylet:
         for lease in list(self.leases.values()):
             request = lease.request
             if request.job_id == event.job_id and not request.fixed:
-                commands += self._ask_no_more(lease)
+                commands += spillback.ask_no_more(self, lease)
                 executor = self._finish(lease, now)
                 if executor is not None:
                     self.executors.leave(executor, now)
@@ -434,74 +311,6 @@ class Raylet:
 
     def _time_passed(self, event: ev.TimePassed, now: float) -> list[Command]:
         return self.executors.expire(now) + self._fork(now)
-
-    # Placement groups.
-
-    def _reserve(self, event: ev.BundlesRequested, now: float) -> list[Command]:
-        group = event.group
-        if group in self._removed_groups or group in self._reservations:
-            return []
-        if self.is_draining:
-            return [ev.RefuseBundles(group, event.attempt)]
-        indexes = event.indexes or range(len(event.bundles))
-        if group in self.groups and all(one in self.groups[group] for one in indexes):
-            return [ev.ReportBundles(group, event.attempt)]
-        self._arrivals += 1
-        reservation = Reservation(event, self._arrivals, now)
-        self._reservations[group] = reservation
-        self._waiting.setdefault(reservation.shape, deque()).append(reservation)
-        commands = self._schedule(now)
-        if not event.is_patient:
-            commands += self._expire(ev.ReservationExpired(group, event.attempt), now)
-        return commands
-
-    def _expire(self, event: ev.ReservationExpired, now: float) -> list[Command]:
-        reservation = self._reservations.get(event.group)
-        if reservation is None or reservation.attempt != event.attempt:
-            return []
-        self._reservations_end(event.group)
-        return [ev.RefuseBundles(event.group, event.attempt)]
-
-    def _return_bundles(self, event: ev.BundlesReturned, now: float) -> list[Command]:
-        bundles = self.groups.get(event.group, {})
-        for index in event.indexes:
-            bundle = bundles.pop(index, None)
-            if bundle is None:
-                continue
-            for lease in self.leases.values():
-                if lease.source is bundle.resources:
-                    # A late lease goes on to hold a part of the node.
-                    lease.source = self.resources
-            self.resources.release_rest(bundle.resources)
-        if not bundles:
-            self.groups.pop(event.group, None)
-        self._reservations_end(event.group)
-        return self._schedule(now)
-
-    def _remove_group(self, event: ev.BundlesRemoved, now: float) -> list[Command]:
-        group = event.group
-        _remember(self._removed_groups, group)
-        self._reservations_end(group)
-        commands: list[Command] = []
-        for lease in [
-            one for one in self.leases.values() if one.request.group == group
-        ]:
-            if lease.executor is not None:
-                commands.append(ev.EndExecutor(lease.executor.worker_id))
-                # Until it is dead it goes on to hold a part of the node.
-                lease.source = self.resources
-            else:
-                commands += self._ask_no_more(lease)
-                self._finish(lease, now)
-                commands.append(removed(lease.request))
-        for bundle in self.groups.pop(group, {}).values():
-            self.resources.release_rest(bundle.resources)
-        return commands + self._schedule(now)
-
-    def _reservations_end(self, group: bytes) -> None:
-        reservation = self._reservations.pop(group, None)
-        if reservation is not None:
-            self._leave_queue(reservation)
 
     # Scheduling.
 
@@ -534,7 +343,7 @@ class Raylet:
         self, waiter: Lease | Reservation, commands: list[Command], now: float
     ) -> bool:
         if isinstance(waiter, Reservation):
-            return self._try_reserve(waiter, commands)
+            return bundles.try_reserve(self, waiter, commands)
         request = waiter.request
         for source in self._sources(request.group, request.bundle):
             allocation = source.acquire(request.need)
@@ -549,26 +358,10 @@ class Raylet:
         waiter.state = LeaseState.STARTING
         self._starting[request.lease_id] = waiter
         if waiter.is_asked_elsewhere:
-            commands += self._ask_no_more(waiter)
+            commands += spillback.ask_no_more(self, waiter)
         executor = self.executors.take(request)
         if executor is not None:
             commands.append(self._bind(waiter, executor, now))
-        return True
-
-    def _try_reserve(self, waiter: Reservation, commands: list[Command]) -> bool:
-        bundles: list[Bundle] = []
-        for need in waiter.bundles:
-            allocation = self.resources.acquire(dict(need))
-            if allocation is None:
-                for bundle in bundles:
-                    self.resources.release(bundle.allocation)
-                return False
-            bundles.append(Bundle(allocation))
-        held = self.groups.setdefault(waiter.group, {})
-        held.update(zip(waiter.indexes, bundles, strict=True))
-        del self._reservations[waiter.group]
-        self._reserved += 1
-        commands.append(ev.ReportBundles(waiter.group, waiter.attempt))
         return True
 
     def _sources(self, group: bytes, bundle: int) -> Iterable[ResourceSet]:
@@ -628,12 +421,6 @@ class Raylet:
     def _fork(self, now: float) -> list[Command]:
         return self.executors.fork(self._starting.values(), now)
 
-    def _ask_no_more(self, lease: Lease) -> list[Command]:
-        if not lease.is_asked_elsewhere:
-            return []
-        lease.is_asked_elsewhere = False
-        return [ev.AskNoMore(lease.request.lease_id)]
-
     def _finish(
         self, lease: Lease, now: float, hops: int = NEVER_AGAIN
     ) -> Executor | None:
@@ -652,8 +439,11 @@ class Raylet:
         del held[request.lease_id]
         if not held:
             del self._held[request.holder]
-        _remember(self._finished, request.lease_id, hops)
+        remember(self._finished, request.lease_id, hops)
         return executor
+
+    def _enqueue(self, waiter: Lease | Reservation) -> None:
+        self._waiting.setdefault(waiter.shape, deque()).append(waiter)
 
     def _leave_queue(self, waiter: Lease | Reservation) -> None:
         queue = self._waiting[waiter.shape]
@@ -667,19 +457,6 @@ class Raylet:
             return lease.state
         is_known = lease_id in self._finished
         return LeaseState.FINISHED if is_known else LeaseState.UNKNOWN
-
-
-def _drained(request: LeaseRequested) -> ev.RejectLease:
-    reason = f"the node leaves the cluster and starts no {request.label}"
-    return ev.RejectLease(request.lease_id, request.holder, reason, "drained")
-
-
-def _remember(
-    ids: OrderedDict[bytes, int], new_id: bytes, hops: int = NEVER_AGAIN
-) -> None:
-    ids[new_id] = hops
-    if len(ids) > REMEMBERED:
-        ids.popitem(last=False)
 
 
 _LEASE_EVENTS = frozenset(
@@ -711,12 +488,12 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
         for state in (_L.UNKNOWN, _L.STARTING, _L.GRANTED, _L.FINISHED)
         for kind in (ev.LeaseSpilled, ev.LeaseAdmitted, ev.LeaseRefused)
     },
-    (_L.WAITING, ev.LeaseSpilled): _R._spill,
-    (_L.FORWARDED, ev.LeaseSpilled): _R._spill,
-    (_L.WAITING, ev.LeaseAdmitted): _R._stay,
-    (_L.FORWARDED, ev.LeaseAdmitted): _R._admit,
-    (_L.WAITING, ev.LeaseRefused): _R._refuse,
-    (_L.FORWARDED, ev.LeaseRefused): _R._refuse,
+    (_L.WAITING, ev.LeaseSpilled): spillback.spill,
+    (_L.FORWARDED, ev.LeaseSpilled): spillback.spill,
+    (_L.WAITING, ev.LeaseAdmitted): spillback.stay,
+    (_L.FORWARDED, ev.LeaseAdmitted): spillback.admit,
+    (_L.WAITING, ev.LeaseRefused): spillback.refuse,
+    (_L.FORWARDED, ev.LeaseRefused): spillback.refuse,
     (_L.UNKNOWN, ev.LeaseCancelled): _R._ignore,
     (_L.WAITING, ev.LeaseCancelled): _R._cancel,
     (_L.FORWARDED, ev.LeaseCancelled): _R._cancel,
@@ -754,10 +531,10 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (_X.LEAVING, ev.ExecutorBlocked): _R._ignore,
     (None, ev.HolderGone): _R._holder_gone,
     (None, ev.JobEnded): _R._job_ended,
-    (None, ev.BundlesRequested): _R._reserve,
-    (None, ev.BundlesRemoved): _R._remove_group,
-    (None, ev.BundlesReturned): _R._return_bundles,
-    (None, ev.ReservationExpired): _R._expire,
-    (None, ev.Draining): _R._drain,
+    (None, ev.BundlesRequested): bundles.reserve,
+    (None, ev.BundlesRemoved): bundles.remove_group,
+    (None, ev.BundlesReturned): bundles.return_bundles,
+    (None, ev.ReservationExpired): bundles.expire,
+    (None, ev.Draining): spillback.drain,
     (None, ev.TimePassed): _R._time_passed,
 }

@@ -270,6 +270,8 @@ class LeasePlacer:
             self._nodes.send(entry.asker, placed)
         else:
             entry.sent_to = node_id
+            # Else it would be taken for a late copy where it was before.
+            request.hops += 1
             node.link.send(request)
         return True
 

@@ -39,6 +39,7 @@ def _request_lease(server: NodeServer, message: wire.RequestLease) -> None:
             message.placement_group,
             message.bundle_index,
             fixed=True,
+            hops=message.hops,
         )
     )
 
