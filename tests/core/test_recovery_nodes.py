@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import time
 from collections.abc import Iterator
@@ -167,7 +168,7 @@ def test_a_copy_on_another_node_spares_the_run(
     connect(cluster)
     ref = make.remote(tmp_path, "a")
     assert ray.get(first_of.remote(ref), timeout=DEADLINE_S) == 7.0
-    wait_until(lambda: copies_of(ref))
+    wait_until(functools.partial(copies_of, ref))
     cluster.remove_node(node, allow_graceful=False)
     assert ray.get(ref, timeout=DEADLINE_S)[0] == 7.0
     assert ran(tmp_path) == 1
