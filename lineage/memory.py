@@ -9,7 +9,8 @@ then free. Rules:
 1. The first that goes is an idle executor that keeps memory; then the newest lease
    whose work may be run again; then the newest of the others. What is oldest has the
    most to lose, and with every other one gone it has all the memory there is, so that
-   something always ends. (Ray's policy: the newest first, what may be retried before the rest.)
+   something always ends. (Ray's policy too: the newest first, and what may be retried
+   before the rest.)
 2. An executor that uses less than :data:`LEAST_BYTES` is not worth killing while
    another one uses more.
 3. One executor at a time, and none while the last one still goes.

@@ -119,8 +119,8 @@ class MemoryMonitor:
             + "\nTo go on: run fewer calls at once (a larger num_cpus, or memory=, for "
             "each), use smaller values, or a node with more memory. max_retries "
             "(tasks) and max_restarts with max_task_retries (actors) let calls run "
-            "again. The setting memory_usage_threshold (RAY_memory_usage_threshold) moves the "
-            "threshold; memory_monitor_refresh_ms=0 turns the monitor off."
+            "again. The setting memory_usage_threshold (RAY_memory_usage_threshold) "
+            "moves the threshold; memory_monitor_refresh_ms=0 turns the monitor off."
         )
 
 

@@ -17,7 +17,6 @@ from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import LeaseSlot, SchedulingClass
-from rayshim.lineage.memory import retry_delay_s
 from rayshim.lineage.tasks import Verdict
 
 if TYPE_CHECKING:
@@ -129,6 +128,8 @@ class ExecutorDeaths:
 
     def _run_later(self, record: CallRecord) -> None:
         """Queue a call again when the node has had time to get memory back."""
+        from rayshim.lineage.memory import retry_delay_s
+
         peer = self._peer
         delay_s = retry_delay_s(
             peer.settings.task_oom_retry_delay_s, record.memory_kills

@@ -8,6 +8,7 @@ in an asyncio actor is if nothing else lives in its event loop that could end it
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import sys
 import threading
@@ -159,9 +160,8 @@ class WaitReports:
                 wait.cycle = verdict.cycle
         for future, number in list(self._futures.items()):
             if number in verdict.numbers:
-                loop = future.get_loop()
                 self._peer.loops.call_soon(
-                    loop, lambda future=future: _fail(future, verdict.cycle)
+                    future.get_loop(), functools.partial(_fail, future, verdict.cycle)
                 )
 
     def _message(self, wait: StandingWait) -> n.Standing:
