@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rayshim.lineage import membership, pulls, recovery, waits
+from rayshim.lineage import membership, memory, pulls, recovery, waits
 from rayshim.lineage import pull_events as pev
 from rayshim.lineage.membership import NodeState
 from rayshim.lineage.pulls import PullState
@@ -134,6 +134,7 @@ _VALUE = _TASK + (1).to_bytes(4, "little")
 _OTHER_TASK = b"u" * 24
 _OTHER = _OTHER_TASK + (1).to_bytes(4, "little")
 _SOURCES = (pev.Source("n", "x"),)
+_EXECUTORS = (memory.Candidate(b"w", 1 << 30, 0.0),)
 _SAID = Process("f", (Wait(1, b"c", "", ((b"o", "b"),), True, "f"),))
 
 MACHINES: dict[str, Tabled] = {
@@ -224,5 +225,17 @@ MACHINES: dict[str, Tabled] = {
         first=Phase.IDLE,
         seconds={waits.TimePassed: 3.0},
         depth=6,
+    ),
+    "memory": Tabled(
+        table=memory._TABLE,
+        fresh=lambda: memory.MemoryPolicy(0.9),
+        state=lambda machine: machine.state,
+        events=[
+            memory.MemoryMeasured(50, 100, _EXECUTORS),
+            memory.MemoryMeasured(95, 100, _EXECUTORS),
+            memory.ExecutorGone(b"w"),
+        ],
+        first=memory.Pressure.CALM,
+        depth=4,
     ),
 }
