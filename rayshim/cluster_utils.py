@@ -215,7 +215,12 @@ class _HeadNode(ClusterNode):
     def start_gcs_server(self) -> None:
         """Start the head's process again, at its port and on its journal."""
         self._head.launch()
-        self._head.wait_ready(InitOptions().settings.start_timeout_s)
+        limit_s = InitOptions().settings.start_timeout_s
+        self._head.wait_ready(limit_s)
+        # It listens before it has taken up its journal; this answer comes after.
+        token = Path(self._head.config["token_path"]).read_text()
+        with OneShot(self._head.process_address, bytes.fromhex(token), limit_s) as head:
+            head.ask("cluster_info")
 
 
 class Cluster:

@@ -49,12 +49,12 @@ class HeadServer(ChannelServer):
         """Takes up the journal, serves bound sockets, and says where."""
         is_back = self._state.restore()
         self.control.keep_journal(self._state)
+        write_cluster_file(self.config)
         await self.listen(*listeners)
         self.control.start()
         if is_back:
             self._recovery_ends = self.now() + self._state.grace_s
             self._look_for_all()
-        write_cluster_file(self.config)
 
     async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Listens no more; nodes and peers notice that the head is gone."""

@@ -45,9 +45,16 @@ class ControlLink:
         """Connect for the first time.
 
         Raises:
-            ConnectionError: no control service answers.
+            ConnectionError: no control service answers a driver; an executor that
+                starts while the head is away goes on without it.
         """
-        self._channel = self._peer.connect(self.address)
+        try:
+            self._channel = self._peer.connect(self.address)
+        except ConnectionError:
+            if self._peer.role == "driver":
+                raise
+            self.lost()
+            return
         self._channel.role = "control"
 
     def is_channel(self, channel: Channel) -> bool:
