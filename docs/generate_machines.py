@@ -26,7 +26,9 @@ from rayshim.lineage import actor_events as aev
 from rayshim.lineage import lease_events as lev
 from rayshim.lineage import placement_groups as pg
 from rayshim.lineage.actors import ActorManager, ActorState
+from rayshim.lineage.leases import REMEMBERED as REMEMBERED_LEASES
 from rayshim.lineage.leases import ExecutorState, LeaseState
+from rayshim.lineage.placement import View
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import CPU, UNITS, ResourceSet
 
@@ -212,16 +214,25 @@ class Named:
 
 
 def tour_groups() -> Found:
-    """One group on one node."""
+    """A group of two bundles that are spread over two nodes."""
     found = Found()
-    names = ("requested", "reserved", "removed", "job_ended")
+    names = (
+        "requested",
+        "tried",
+        "answered",
+        "refused",
+        "node_died",
+        "removed",
+        "job_ended",
+    )
     kinds = {name: type(name, (Named,), {}) for name in names}
+    bundle = {CPU: UNITS}
 
     def fresh() -> pg.Group:
         return pg.Group(
             b"g",
-            ({CPU: UNITS},),
-            strategy="PACK",
+            (bundle, bundle),
+            strategy="STRICT_SPREAD",
             name="",
             job_id=b"j",
             is_detached=False,
@@ -232,28 +243,55 @@ def tour_groups() -> Found:
         group = machine.groups.get(b"g")
         return group.state if group else None
 
+    def answer(machine: pg.PlacementGroups, *, is_reserved: bool) -> None:
+        group = machine.groups.get(b"g")
+        for node_id in list(group.asked)[:1] if group else ():
+            machine.answered(
+                b"g",
+                node_id,
+                attempt=group.attempt if group else 0,
+                is_reserved=is_reserved,
+                now=1.0,
+            )
+
     def take(machine: pg.PlacementGroups, event: Any) -> None:
         before = state(machine)
         name = type(event).__name__
         if name == "requested":
-            machine.requested(fresh(), node_count=1)
-        elif name == "reserved":
-            machine.reserved(b"g", 1.0)
+            machine.requested(fresh())
+        elif name == "tried" and before is not None:
+            views = [View(one, bundle, bundle) for one in "ab"]
+            machine.tried(b"g", views)
+        elif name in ("answered", "refused"):
+            answer(machine, is_reserved=name == "answered")
+        elif name == "node_died":
+            machine.node_died("a", 1.0)
         elif name == "removed":
             machine.removed(b"g")
-        else:
+        elif name == "job_ended":
             machine.job_ended(b"j")
         machine.validate()
         after = state(machine)
         if before is not None and after is not None:
             found.move(before, after, event)
 
+    def key(machine: pg.PlacementGroups) -> Hashable:
+        group = machine.groups.get(b"g")
+        if group is None:
+            return None
+        return (
+            group.state,
+            tuple(group.asked),
+            tuple(group.reserved),
+            tuple(group.places.items()),
+        )
+
     tour(
         pg.PlacementGroups(),
         lambda machine: [kind() for kind in kinds.values()],
         take,
-        state,
-        depth=5,
+        key,
+        depth=6,
     )
     return found
 
@@ -408,7 +446,7 @@ def page() -> str:
         "task_grid": task_grid(),
         "strategies": ", ".join(f"`{name}`" for name in pg.STRATEGIES),
         "remembered_actors": f"{actors.REMEMBERED:,}",
-        "remembered_leases": f"{raylet.REMEMBERED:,}",
+        "remembered_leases": f"{REMEMBERED_LEASES:,}",
         "remembered_groups": f"{pg.REMEMBERED:,}",
         "start_attempts": str(raylet.START_ATTEMPTS),
         "idle_limit_s": f"{executors.IDLE_LIMIT_S:g}",
