@@ -77,6 +77,11 @@ class Settings:
     journal_url: str = ""
     #: Name of the cluster in a journal that others use too; empty: its session's name.
     cluster_name: str = ""
+    #: Seconds without a word after which a node counts as dead; suspected after half of
+    #: it. Short finds dead hosts soon, long forgives overloaded ones.
+    node_timeout_s: float = 5.0
+    #: Seconds for which a node that is asked to leave waits for its running calls.
+    drain_timeout_s: float = 30.0
     #: Seconds in which nodes and drivers may come back to a restarted head.
     head_rejoin_s: float = 3.0
     #: Seconds that the node process may take to come up. Slow disks need more.
