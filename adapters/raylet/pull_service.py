@@ -67,7 +67,14 @@ class _File:
 
     segment: Segment
     size_bytes: int
+    #: The store's, or one on disk.
+    folder: str
     fd: int
+
+    @property
+    def unfinished(self) -> str:
+        """Its path while it is written."""
+        return f"{self.folder}/{self.segment.name}.w"
 
 
 class PullService:
@@ -323,7 +330,7 @@ class PullService:
         object_id, making = command.object_id, command.making
         try:
             await self._wait_started()
-            await self._store.reserve(making.size_bytes)
+            folder = await self._store.reserve(making.size_bytes)
         except StoreFull as error:
             self.feed(ev.RoomRefused(object_id, f"the store here is full: {error}"))
             return
@@ -333,30 +340,20 @@ class PullService:
         name = f"o-{object_id.hex()}"
         layout = list(making.layout)
         segment = Segment(name, making.capacity, self._node_id, "", layout)
+        file = _File(segment, making.size_bytes, folder, -1)
         try:
-            fd = self._create(segment)
+            file.fd = _create(file.unfinished, segment.capacity)
         except OSError as error:
-            self._store.unreserve(making.size_bytes)
+            self._unreserve(file)
             reason = f"no file for its copy can be made here: {error}"
             self.feed(ev.RoomRefused(object_id, reason))
             return
-        self._files[object_id] = _File(segment, making.size_bytes, fd)
+        self._files[object_id] = file
         self.feed(ev.RoomGiven(object_id))
 
-    def _create(self, segment: Segment) -> int:
-        path = self._unfinished(segment)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, 0o600)
-        try:
-            os.ftruncate(fd, segment.capacity)  # A hole: takes no memory.
-        except BaseException:
-            os.close(fd)
-            os.unlink(path)
-            raise
-        return fd
-
-    def _unfinished(self, segment: Segment) -> str:
-        return f"{self._folder}/{segment.name}.w"
+    def _unreserve(self, file: _File) -> None:
+        if file.folder == self._folder:
+            self._store.unreserve(file.size_bytes)
 
     def _fetch(self, command: ev.FetchRange) -> None:
         from rayshim.adapters.flight.client import Stopper
@@ -419,11 +416,10 @@ class PullService:
         object_id = command.object_id
         file = self._files.pop(object_id)
         os.close(file.fd)
-        path = self._unfinished(file.segment)
         try:
-            os.rename(path, f"{self._folder}/{file.segment.name}")
+            os.rename(file.unfinished, f"{file.folder}/{file.segment.name}")
         except OSError as error:
-            self._store.unreserve(file.size_bytes)
+            self._unreserve(file)
             reason = f"its copy here cannot be named: {error}"
             for asker in command.askers:
                 self._refuse(ev.Refuse(object_id, asker, reason, False))
@@ -431,7 +427,7 @@ class PullService:
         name = file.segment.name
         first = command.askers[0] if command.askers else ""
         self._store.copy_made(object_id, name, file.size_bytes, pinned_by=first)
-        self._store.unreserve(file.size_bytes)
+        self._unreserve(file)
         self._describe(object_id, file.segment)
         for asker in command.askers:
             self._store.pin_copy(object_id, asker)
@@ -452,10 +448,10 @@ class PullService:
     def _remove(self, file: _File) -> None:
         os.close(file.fd)
         try:
-            os.unlink(self._unfinished(file.segment))
+            os.unlink(file.unfinished)
         except FileNotFoundError:
             pass
-        self._store.unreserve(file.size_bytes)
+        self._unreserve(file)
 
     def _refuse(self, command: ev.Refuse) -> None:
         answer = nodes.ObjectPulled(
@@ -470,6 +466,18 @@ def _handlers(service: PullService) -> dict[type, Any]:
         nodes.UnpinCopies: lambda server, peer, message: service.unpin(peer, message),
         nodes.FreeCopies: lambda server, peer, message: service.free(message),
     }
+
+
+def _create(path: str, size_bytes: int) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.ftruncate(fd, size_bytes)  # A hole: takes no memory.
+    except BaseException:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return fd
 
 
 def _end(segment: Segment) -> int:

@@ -12,7 +12,6 @@ go on meanwhile.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import time
@@ -20,6 +19,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet import spill_target, store_files
+from rayshim.adapters.raylet.holdings import HoldingsSurvey
 from rayshim.adapters.raylet.spill_target import SpillFull
 from rayshim.adapters.shm import give, viewtable
 from rayshim.adapters.shm.layout import NAME
@@ -39,8 +39,6 @@ BACKGROUND_SHARE = 0.8
 LOOK_S = 1.0
 #: A restored value stays at least so long: whoever asked has to map it.
 RESTORED_S = 1.0
-#: Processes that do not say what they hold within this time are left out.
-HOLDINGS_LIMIT_S = 1.0
 #: What other processes drop when they are asked comes back within this time.
 SETTLE_S = 0.1
 #: Files are looked through again after so many spilled bytes.
@@ -56,10 +54,10 @@ class StoreService:
 
     What other services use (on the loop unless said otherwise)::
 
-        await store.reserve(size_bytes)         # room for a file about to be written
-        ... write STORE_DIR/o-HEX.w, rename it to o-HEX ...
+        folder = await store.reserve(size_bytes)  # for a file about to be written
+        ... write FOLDER/o-HEX.w, rename it to o-HEX ...
         store.copy_made(object_id, "o-HEX", size_bytes, pinned_by=peer_address)
-        store.unreserve(size_bytes)             # in any case, after that
+        store.unreserve(size_bytes)               # if the folder is the store's
     """
 
     def __init__(self, server: NodeServer) -> None:
@@ -87,8 +85,7 @@ class StoreService:
         self._reserved_bytes = 0
         self._moving = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._question_ids = itertools.count(1)
-        self._questions: dict[int, _Question] = {}
+        self._survey = HoldingsSurvey(server.loop)
         self._looked_ns = 0
         #: Of the last look, for reports to others.
         self.used_bytes = 0
@@ -102,7 +99,9 @@ class StoreService:
                 n.DiscardSegments: lambda _, peer, message: self._on_discard(
                     peer, message
                 ),
-                n.Holdings: lambda _, peer, message: self._on_holdings(peer, message),
+                n.Holdings: lambda _, peer, message: self._survey.answered(
+                    peer, message
+                ),
             }
         )
         if self._folder:
@@ -110,17 +109,30 @@ class StoreService:
 
     # --- what other services use ------------------------------------------------
 
-    async def reserve(self, size_bytes: int) -> None:
+    async def reserve(self, size_bytes: int) -> str:
         """Make room, and keep it for a file that is about to be written.
+
+        Returns:
+            The folder to write it to: the store's, where it has to be unreserved
+            later; or one on disk, if all that the store holds is in use.
 
         Raises:
             StoreFull: there is none to be made.
         """
         async with self._moving:
             error = await self._make_room(size_bytes)
-            if error:
-                raise StoreFull(self._report(size_bytes, error, ()))
-            self._reserved_bytes += size_bytes
+            if not error:
+                self._reserved_bytes += size_bytes
+                return self._folder
+            if self._has_disk_room(size_bytes):
+                return self._make_outside()
+            raise StoreFull(self._report(size_bytes, error, ()))
+
+    def _has_disk_room(self, size_bytes: int) -> bool:
+        if self._spill_limit_bytes < 0:
+            return False
+        used, limit = self._disk()
+        return used + size_bytes <= limit
 
     def unreserve(self, size_bytes: int) -> None:
         """Give up what :meth:`reserve` kept: the file counts itself, or failed."""
@@ -182,8 +194,7 @@ class StoreService:
     def peer_gone(self, address: str) -> None:
         """A process ended, and its pins with it."""
         self._remove_files(self.copies.peer_gone(address))
-        for question in self._questions.values():
-            question.answered(address)
+        self._survey.peer_gone(address)
 
     def close(self) -> None:
         """The node ends: what is spilled elsewhere goes (may take a moment)."""
@@ -292,7 +303,7 @@ class StoreService:
                 return ""
             if attempt == 0:
                 # Everybody looks for what it has dropped, before it answers.
-                await self._ask_holdings()
+                await self._survey.ask(self._local_peers())
             await asyncio.sleep(SETTLE_S / 2)
         return error
 
@@ -302,7 +313,8 @@ class StoreService:
         if chosen.drop:
             for name in chosen.drop:
                 store_files.remove(self._folder, name)
-                self.copies.forget(name)
+                if name not in self.spilled:  # else it is a copy on disk still
+                    self.copies.forget(name)
             self._announce(chosen.drop)
         error = ""
         if chosen.refused_bytes and self._spill_limit_bytes >= 0:
@@ -412,15 +424,12 @@ class StoreService:
                 before = self.used_bytes
                 error = await self._make_room(size)
                 answer.freed_bytes = max(0, before - self.used_bytes)
-                if error and self._spill_limit_bytes >= 0:
-                    used, limit = self._disk()
-                    if used + size <= limit:
-                        answer.outside = self._make_outside()
-                        error = ""
-                    else:
-                        error = "disk"
+                if error and self._has_disk_room(size):
+                    answer.outside, error = self._make_outside(), ""
+                elif error and self._spill_limit_bytes >= 0:
+                    error = "disk"
                 if error:
-                    holders = await self._ask_holdings()
+                    holders = await self._survey.ask(self._local_peers())
                     answer.error = error
                     answer.report = self._report(size, error, holders)
         except OSError as failure:
@@ -543,36 +552,10 @@ class StoreService:
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
             store_files.remove(self._folder, name)
+            self.spilled.pop(name, None)
+            spill_target.remove_file(f"{self._outside}/{name}")
 
     # --- who holds what ---------------------------------------------------------------
-
-    async def _ask_holdings(self) -> list[Holder]:
-        """The largest objects of the node's processes."""
-        number = next(self._question_ids)
-        peers = self._local_peers()
-        question = _Question({peer.address for peer in peers}, self._server.loop)
-        self._questions[number] = question
-        for peer in peers:
-            peer.connection.send(n.AskHoldings(number))
-        try:
-            async with asyncio.timeout(HOLDINGS_LIMIT_S):
-                await question.done
-        except TimeoutError:
-            pass  # a process that is busy or stopped is left out
-        finally:
-            del self._questions[number]
-        return question.holders
-
-    def _on_holdings(self, peer: Peer, message: n.Holdings) -> None:
-        question = self._questions.get(message.request_id)
-        if question is None:
-            return
-        owner = f"{peer.role} {peer.pid}"
-        question.holders += [
-            Holder(one.name, one.size_bytes, one.call_site, owner)
-            for one in message.holdings
-        ]
-        question.answered(peer.address)
 
     def _report(self, size_bytes: int, error: str, holders: Iterable[Holder]) -> str:
         found = self._inventory()
@@ -592,19 +575,3 @@ class StoreService:
             holders=list(holders),
             error=error,
         )
-
-
-class _Question:
-    """Waits for the answers of several processes."""
-
-    def __init__(self, waiting: set[str], loop: asyncio.AbstractEventLoop) -> None:
-        self._waiting = waiting
-        self.done: asyncio.Future[None] = loop.create_future()
-        self.holders: list[Holder] = []
-        self.answered("")
-
-    def answered(self, address: str) -> None:
-        """That process has answered, or is gone."""
-        self._waiting.discard(address)
-        if not self._waiting and not self.done.done():
-            self.done.set_result(None)

@@ -98,12 +98,13 @@ class Store:
         self.free_bytes = limit_bytes
         self.copies = Copies()
 
-    async def reserve(self, size_bytes: int) -> None:
+    async def reserve(self, size_bytes: int) -> str:
         """Room for a file."""
         await asyncio.sleep(0)
         if size_bytes > self.free_bytes:
             raise StoreFull(f"{size_bytes} wanted, {self.free_bytes} free")
         self.free_bytes -= size_bytes
+        return str(self._folder)
 
     def unreserve(self, size_bytes: int) -> None:
         """The end of a reservation."""
