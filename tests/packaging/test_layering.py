@@ -26,7 +26,7 @@ TECHNOLOGY: dict[str, frozenset[str]] = {
     "journal": frozenset({"redis"}),
     "ports": frozenset(),
     "processes": frozenset({"psutil"}),
-    "raylet": frozenset({"msgspec", "psutil"}),
+    "raylet": frozenset({"fsspec", "msgspec", "psutil"}),
     "shm": frozenset(),
     "sim": frozenset(),
     "wire": frozenset({"msgspec"}),
