@@ -29,34 +29,36 @@ _DASK_SETTINGS: dict[str, Any] = {
 
 
 async def start(config: NodeConfig) -> str:
-    """Starts both and returns the scheduler's address.
+    """Starts both, in a head only the scheduler, and returns its address.
 
     The imports (half a second) run in a thread, so that leases are granted
-    meanwhile. Nothing but loopback is listened on, and no HTTP server starts.
+    meanwhile. Outside of a cluster only loopback is listened on; no HTTP server starts.
     """
     directory = str(Path(config.session_dir) / "dask")
     servers = await asyncio.to_thread(_load, directory)
     from rayshim.adapters.dask import comm
 
     comm.use_token(config.token_path)
+    host = config.listen_ip or "127.0.0.1"
     scheduler = await servers.NodeScheduler(
         protocol=comm.SCHEME,
-        host="127.0.0.1",
+        host=host,
         port=0,
         dashboard=False,
         dashboard_address=None,
     )
-    await servers.NodeWorker(
-        scheduler.address,
-        protocol=comm.SCHEME,
-        host="127.0.0.1",
-        name=config.node_id,
-        nthreads=NTHREADS,
-        resources=config.resources,
-        local_directory=directory,
-        dashboard=False,
-        memory_limit=0,
-    )
+    if config.with_raylet:
+        await servers.NodeWorker(
+            scheduler.address,
+            protocol=comm.SCHEME,
+            host=host,
+            name=config.node_id,
+            nthreads=NTHREADS,
+            resources=config.resources,
+            local_directory=directory,
+            dashboard=False,
+            memory_limit=0,
+        )
     # Else each full collection would look at all of distributed, for tens of
     # milliseconds in which no lease is granted.
     gc.freeze()

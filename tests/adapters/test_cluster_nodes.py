@@ -111,6 +111,13 @@ def test_a_node_without_its_lifeline_ends(cluster: ClusterProcesses) -> None:
     cluster.wait_alive(node, False)
 
 
+@pytest.mark.slow
+def test_the_head_runs_the_scheduler() -> None:
+    with ClusterProcesses(dask="background", dask_delay_s=0) as cluster:
+        address = cluster.observer.request("dask_address")
+        assert address.startswith("rayshim://127.0.0.1:")
+
+
 def test_nodes_come_back_to_a_head_that_restarts() -> None:
     with ClusterProcesses() as cluster:
         node = cluster.add(2)
