@@ -125,7 +125,7 @@ class Actors:
         parts += [f"{k}={v!r}" for k, v in self.options.items() if v != default[k]]
         return f"Actors({', '.join(parts)})"
 
-    # -- the world as the explorer sees it --------------------------------------
+    # -- the world as the explorer sees it ---------------------------------------
 
     def clone(self) -> Actors:
         """A copy that shares nothing that can change."""
@@ -227,7 +227,7 @@ class Actors:
         assert not waiting, f"calls {waiting} never end"
         assert self.placing < 0
 
-    # -- the caller ------------------------------------------------------------------
+    # -- the caller --------------------------------------------------------------
 
     def submit(self) -> None:
         """Make the next call."""
@@ -317,7 +317,7 @@ class Actors:
             if life.alive:
                 life.inbox.append(record.task_id[0])
 
-    # -- the control service -----------------------------------------------------------
+    # -- the control service -----------------------------------------------------
 
     def report(self) -> None:
         """The control service hears of a life."""

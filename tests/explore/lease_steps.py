@@ -92,7 +92,7 @@ class Leases:
         parts += [f"{k}={v!r}" for k, v in self.options.items() if v != default[k]]
         return f"Leases({', '.join(parts)})"
 
-    # -- the world as the explorer sees it --------------------------------------
+    # -- the world as the explorer sees it ---------------------------------------
 
     def clone(self) -> Leases:
         """A copy through pickle, which keeps what is shared inside the machine."""
@@ -207,7 +207,7 @@ class Leases:
         if not raylet.leases:
             assert raylet.resources.available == raylet.resources.total
 
-    # -- holders --------------------------------------------------------------------
+    # -- holders -----------------------------------------------------------------
 
     def ask(self, holder: str) -> None:
         """Request a lease."""
@@ -272,7 +272,7 @@ class Leases:
     def _tell(self, holder: str, event: Any) -> None:
         self.up[holder].append(event)
 
-    # -- executors ------------------------------------------------------------------
+    # -- executors ---------------------------------------------------------------
 
     def obey(self) -> None:
         """Carry out the oldest order about an executor."""

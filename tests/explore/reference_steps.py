@@ -107,7 +107,7 @@ class References:
             parts.append(f"table={self._table.__name__}")
         return f"References({', '.join(parts)})"
 
-    # -- the world as the explorer sees it -----------------------------------
+    # -- the world as the explorer sees it ---------------------------------------
 
     def clone(self) -> References:
         """A copy that shares nothing that can change."""
@@ -267,7 +267,7 @@ class References:
             self.origins & {(name, object_id, lender)} for lender in self.dead
         )
 
-    # -- what user code does -------------------------------------------------
+    # -- what user code does -----------------------------------------------------
 
     def create(self) -> None:
         """Make the next object; the second holds the first."""
@@ -322,7 +322,7 @@ class References:
         self.tables[name].hold(X)
         self._use(name, X)
 
-    # -- what executors do ---------------------------------------------------
+    # -- what executors do -------------------------------------------------------
 
     def start(self, name: str, number: int) -> None:
         """Begin a call: its argument is unpickled."""
@@ -350,7 +350,7 @@ class References:
         call = _take(self.accepted[name], number)
         self._send(name, call[1], ("stolen", number))
 
-    # -- what the network does -----------------------------------------------
+    # -- what the network does ---------------------------------------------------
 
     def deliver(self, source: str, target: str) -> None:
         """Hand over the oldest message of a channel."""
@@ -382,7 +382,7 @@ class References:
         self.fetching.discard(name)
         self.calls = {n: c for n, c in self.calls.items() if c[0] != name}
 
-    # -- what processes do with messages -------------------------------------
+    # -- what processes do with messages -----------------------------------------
 
     def _on_reference(
         self, source: str, name: str, object_id: bytes, lend: int
@@ -451,7 +451,7 @@ class References:
                 del self.calls[number]
                 table.drop(call[2])
 
-    # -- small things --------------------------------------------------------
+    # -- small things ------------------------------------------------------------
 
     def _use(self, name: str, object_id: bytes, lender: str = "") -> None:
         self.uses[name, object_id] = self.uses.get((name, object_id), 0) + 1

@@ -107,7 +107,7 @@ class Tasks:
         parts += [f"{k}={v!r}" for k, v in self.options.items() if v != default[k]]
         return f"Tasks({', '.join(parts)})"
 
-    # -- the world as the explorer sees it --------------------------------------
+    # -- the world as the explorer sees it ---------------------------------------
 
     def clone(self) -> Tasks:
         """A copy that shares nothing that can change."""
@@ -208,7 +208,7 @@ class Tasks:
         # A cluster always grants another lease in the end; this world may not.
         return bool(self.scheduling.queue) and not self.grants
 
-    # -- the owner ----------------------------------------------------------------
+    # -- the owner ---------------------------------------------------------------
 
     def submit(self) -> None:
         """Make the next call."""
@@ -344,7 +344,7 @@ class Tasks:
         if self.executors[number].alive:
             self.executors[number].inbox.append(message)
 
-    # -- an executor ----------------------------------------------------------------
+    # -- an executor -------------------------------------------------------------
 
     def accept(self, number: int) -> None:
         """The executor reads the oldest message of its owner."""
