@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Seconds in which the registration of an actor that somebody asks for has to come.
+REGISTRATION_LIMIT_S = 2.0
 #: Seconds that an actor whose constructor failed may take to leave.
 DISMISS_LIMIT_S = 5.0
 _HOLDER = "actor:"
@@ -370,7 +372,18 @@ class ActorService:
         actor_id = message.actor_id
         self._subscribers.setdefault(actor_id, {})[peer.address] = None
         self._subscriptions.setdefault(peer.address, set()).add(actor_id)
-        peer.connection.send(self._update(actor_id))
+        if actor_id in self.machine.actors:
+            peer.connection.send(self._update(actor_id))
+        else:
+            # A task may use a handle before this process has read what the owner
+            # said on its own channel.
+            self._server.loop.call_later(
+                REGISTRATION_LIMIT_S, self._answer_late, actor_id, peer.address
+            )
+
+    def _answer_late(self, actor_id: bytes, address: str) -> None:
+        if actor_id not in self.machine.actors:
+            self._server.send(address, self._update(actor_id))
 
     def _kill_asked(self, peer: Peer, message: wire.KillActor) -> None:
         self._feed(acts.Killed(message.actor_id, message.no_restart))
