@@ -6,6 +6,8 @@ What waits in a circle would wait for ever (as in Ray); here its ``get`` raises
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 import rayshim as ray
+from rayshim.cluster_utils import Cluster
 from rayshim.exceptions import DeadlockError, RayError
 from rayshim.util.placement_group import placement_group, remove_placement_group
 from rayshim.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -110,6 +113,10 @@ class Link:
 
     def ready(self) -> bool:
         return True
+
+    def ask_later(self) -> Any:
+        time.sleep(1.0)
+        return ray.get(self.next.ready.remote())
 
     def echo(self, value: Any) -> Any:
         return value
@@ -392,3 +399,65 @@ def test_placement_group_that_holds_everything(one_cpu: None) -> None:
         ray.get(inside.options(scheduling_strategy=strategy).remote())
     assert time.monotonic() - begun < REPORT_S
     remove_placement_group(group)
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Cluster]:
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1, resources={"second": 1})
+    ray.init(
+        address=cluster.address,
+        namespace="deadlocks",
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def across() -> None:
+    """Two named actors on two nodes that know each other."""
+    names = {"here": {}, "there": {"second": 0.5}}
+    links = [Link.options(name=n, resources=r).remote() for n, r in names.items()]
+    ray.get([links[i].join.remote(links[1 - i]) for i in range(2)])
+
+
+def test_actors_on_two_nodes(two_nodes: Cluster) -> None:
+    across()
+    text = find(ray.get_actor("here").ask.remote(), "'here'", "'there'")
+    nodes = {line.split("node ")[1][:8] for line in text.split("\n") if "node " in line}
+    assert len(nodes) == 2
+
+
+SECOND_DRIVER = """
+import sys
+import rayshim as ray
+ray.init(address=sys.argv[1], namespace="deadlocks", log_to_driver=False)
+link = ray.get_actor("there")
+print("begun", flush=True)
+try:
+    ray.get(link.ask_later.remote(), timeout=10)
+except ray.exceptions.DeadlockError:
+    print("deadlock", flush=True)
+ray.shutdown()
+"""
+
+
+def test_circle_that_two_drivers_close(two_nodes: Cluster) -> None:
+    """Neither program alone makes a circle: each asks one of the actors."""
+    across()
+    second = subprocess.Popen(
+        [sys.executable, "-c", SECOND_DRIVER, two_nodes.address],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert second.stdout is not None
+        assert second.stdout.readline() == "begun\n"
+        find(ray.get_actor("here").ask_later.remote(), "Link.ask_later")
+        assert second.communicate(timeout=20)[0] == "deadlock\n"
+    finally:
+        second.kill()
+        second.wait()
