@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from rayshim.lineage import bundles, raylet_rules, spillback
+from rayshim.lineage import bundles, spillback
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.executors import ExecutorSet
 from rayshim.lineage.lease_events import Command, LeaseRequested
@@ -51,7 +51,7 @@ from rayshim.lineage.leases import (
     remember,
     removed,
 )
-from rayshim.lineage.resources import CPU, UNITS, ResourceSet
+from rayshim.lineage.resources import CPU, UNITS, ResourceSet, Units
 from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Executors that die before their first report, in a row, after which requests fail.
@@ -145,6 +145,8 @@ class Raylet:
         Raises:
             AssertionError: one does not hold.
         """
+        from rayshim.lineage import raylet_rules  # Only tests need it.
+
         raylet_rules.check(self)
 
     # Leases.
@@ -170,6 +172,13 @@ class Raylet:
         if event.hops < self._finished[event.lease_id]:
             return []
         return self._request(event, now)
+
+    def demand(self) -> Iterator[tuple[str, Units, int]]:
+        """What waits here: label of the first, need and count of each shape."""
+        for queue in self._waiting.values():
+            head = queue[0]
+            if isinstance(head, Lease):
+                yield head.request.label, head.request.need, len(queue)
 
     def has_bundle(self, group: bytes, index: int) -> bool:
         """Whether a bundle of a group (-1: any) is on this node."""

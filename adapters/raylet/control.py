@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Bytes that may wait for a driver before lines of other nodes are dropped.
+MAX_UNSENT_LOG_BYTES = 64 << 20
 #: Looks at limits of time in one time limit of a node.
 LOOKS = 10
 
@@ -203,8 +205,16 @@ class ControlService:
 
     def _log_lines(self, node_id: str, message: wire.LogLines) -> None:
         driver = self._server.drivers.get(message.job_id)
-        if driver is not None:
-            driver.connection.send(message)
+        if driver is None:
+            return
+        if driver.connection.unsent_bytes > MAX_UNSENT_LOG_BYTES:
+            logger.warning(
+                "dropped %d lines of pid %d: the driver does not read",
+                len(message.lines),
+                message.pid,
+            )
+            return
+        driver.connection.send(message)
 
     def request(self, peer: Peer, message: wire.Request) -> None:
         """Answers one request."""
@@ -311,7 +321,7 @@ class ControlService:
     def explain_lease(self, lease_id: bytes) -> list[str]:
         """Why a request for a lease waits."""
         lines: list[str] = []
-        if self.local is not None and not self.nodes.has_others():
+        if self.local is not None and not self.nodes.is_cluster:
             now = self._server.now()
             lines = explain.lease(self.local.raylet, lease_id, now)
         return lines or self.placer.explain(lease_id)

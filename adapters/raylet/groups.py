@@ -161,9 +161,7 @@ class GroupService:
         self._is_trying = True
         try:
             for group_id in list(self.machine.waiting):
-                is_single = not (
-                    self._server.config.listen_ip or self._nodes.has_others()
-                )
+                is_single = not self._nodes.is_cluster
                 views = [
                     placement.View(one.node_id, one.total, one.available)
                     for one in self._nodes.usable()

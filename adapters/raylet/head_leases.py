@@ -205,7 +205,7 @@ class LeasePlacer:
             if self._is_hopeless(request):
                 self._refuse(entry, self._hopeless_text(request), "infeasible")
                 return True
-            if entry.asker or self._nodes.has_others() or not known:
+            if entry.asker or self._nodes.is_cluster or not known:
                 return False
             # The only node there can be: it waits there, as all else does.
             choice = placement.Choice(known[0].node_id, False)

@@ -15,6 +15,7 @@ from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
+from rayshim.lineage.membership import TIMEOUT_S
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.control import ControlService
@@ -26,8 +27,8 @@ logger = logging.getLogger(__name__)
 RETRY_S, MAX_RETRY_S = 0.05, 1.0
 #: Seconds between two loads at least, and at most.
 LOAD_S, BEAT_S = 0.05, 1.0
-#: Messages that are kept for a head that is away; of log lines the oldest are dropped.
-MAX_KEPT = 100_000
+#: Batches of log lines that are kept for a head that is away; later ones are dropped.
+MAX_KEPT_LINES = 1000
 #: What the head learns anew when the node joins it again.
 _PASSING = (nodes.NodeLoad, nodes.PlaceLease, nodes.CancelPlacement)
 
@@ -57,7 +58,7 @@ class LocalHead:
 
     def load_changed(self) -> None:
         """Has it look at the machine soon, if other nodes might need that."""
-        if not self._is_soon and self._control.nodes.has_others():
+        if not self._is_soon and self._control.nodes.is_cluster:
             self._is_soon = True
             self._loop.call_later(LOAD_S, self._look)
 
@@ -93,14 +94,17 @@ class HeadLink:
         self._task: asyncio.Task[None] | None = None
         #: What was not said while the head was away.
         self._kept: deque[Any] = deque()
-        self._told_s = -BEAT_S
+        self._kept_lines = 0
+        timeout_s = float(server.config.settings.get("node_timeout_s", TIMEOUT_S))
+        self._beat_s = min(BEAT_S, timeout_s / 5)
+        self._told_s = -LOAD_S
         self._timer: asyncio.TimerHandle | None = None
         self._is_soon = False
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the head is there."""
-        return self._connection is not None
+    def unsent_bytes(self) -> int:
+        """Bytes that the head has not taken yet."""
+        return self._connection.unsent_bytes if self._connection else 0
 
     def start(self) -> None:
         """Joins, and joins again whenever the head comes back."""
@@ -119,10 +123,12 @@ class HeadLink:
         """Tells the head, now or when it is back."""
         if self._connection is not None:
             self._connection.send(message)
+        elif isinstance(message, wire.LogLines):
+            if self._kept_lines < MAX_KEPT_LINES:
+                self._kept_lines += 1
+                self._kept.append(message)
         elif not isinstance(message, _PASSING):
             self._kept.append(message)
-            if len(self._kept) > MAX_KEPT:
-                self._drop_lines()
 
     def load_changed(self) -> None:
         """Tells the load soon."""
@@ -165,6 +171,7 @@ class HeadLink:
             connection.send(server.join_message())
             while self._kept:
                 connection.send(self._kept.popleft())
+            self._kept_lines = 0
             self._tell()
             server.ask_head_again()
             await self._closed.wait()
@@ -191,10 +198,4 @@ class HeadLink:
             return
         self._told_s = self._server.now()
         self._connection.send(self._server.load_message())
-        self._arm(BEAT_S)
-
-    def _drop_lines(self) -> None:
-        for index, message in enumerate(self._kept):
-            if isinstance(message, wire.LogLines):
-                del self._kept[index]
-                return
+        self._arm(self._beat_s)

@@ -165,9 +165,10 @@ class NodeDirectory:
 
     # What happens.
 
-    def has_others(self) -> bool:
-        """Whether there are nodes in other processes."""
-        return self._count > 1
+    @property
+    def is_cluster(self) -> bool:
+        """Whether there may be nodes in other processes."""
+        return bool(self._server.config.listen_ip)
 
     def add_local(
         self, join: nodes.JoinNode, link: NodeLink, raylet: Raylet

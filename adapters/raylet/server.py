@@ -91,8 +91,8 @@ class NodeServer(ChannelServer):
         self.table: nodes.NodeTable | None = None
         #: Called with each new table.
         self.on_table: list[Callable[[nodes.NodeTable], None]] = []
-        #: Called when the node will leave; work goes on until they are done.
-        self.on_drain: list[Callable[[], Any]] = []
+        #: Why the node will leave, once it is to.
+        self._drained = ""
         self._flight_address = ""
         self._labels = {"ray.io/node-id": config.node_id, **config.labels}
         #: Actors whose constructor returned.
@@ -266,9 +266,16 @@ class NodeServer(ChannelServer):
 
     def load_message(self) -> nodes.NodeLoad:
         """What the node has free now."""
-        raylet = self.raylet
+        raylet, store = self.raylet, self.store
         return nodes.NodeLoad(
             to_amounts(raylet.resources.available),
+            [
+                (label, to_amounts(need), count)
+                for label, need, count in raylet.demand()
+            ],
+            store_used_bytes=store.used_bytes,
+            store_limit_bytes=store.limit_bytes,
+            spilled_bytes=sum(store.spilled.values()),
             bundles=[
                 nodes.HeldBundle(group, index, to_amounts(bundle.resources.available))
                 for group, bundles in raylet.groups.items()
@@ -491,8 +498,11 @@ class NodeServer(ChannelServer):
     def _is_congested(self, worker_id: bytes) -> bool:
         executor = self.raylet.executors.by_id.get(worker_id)
         driver = self.drivers.get(executor.job_id) if executor else None
+        if driver is not None:
+            return driver.connection.unsent_bytes > MAX_UNSENT_LOG_BYTES
         return (
-            driver is not None and driver.connection.unsent_bytes > MAX_UNSENT_LOG_BYTES
+            isinstance(self.head, HeadLink)
+            and self.head.unsent_bytes > MAX_UNSENT_LOG_BYTES
         )
 
     def _look(self) -> None:
