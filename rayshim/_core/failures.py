@@ -138,27 +138,16 @@ def _portable(error: BaseException) -> BaseException | None:
 def for_consumer(peer: Peer, payload: m.Payload, name: str) -> m.Payload:
     """An argument's failure as the failure of the call that needed it."""
     error = load_error(payload)
-    if isinstance(error, exceptions.ObjectLostError):
-        # As in Ray, where the executor is what finds it missing.
-        return error_payload(
-            exceptions.RayTaskError(
-                function_name=name,
-                traceback_str=f"ray::{name}() was not run: a value it needs is lost.\n"
-                f"{error}",
-                cause=error,
-                proctitle=f"ray::{name}",
-                pid=peer.pid,
-                ip=peer.node_ip,
-            )
-        )
-    if not isinstance(error, exceptions.RayTaskError):
-        return payload
-    text = f"ray::{name}() was not run: a value it needs could not be made.\n{error}"
+    if isinstance(error, exceptions.RayTaskError):
+        cause, text = error.cause, str(error)
+    else:
+        cause, text = error, f"{type(error).__name__}: {error}"
     return error_payload(
         exceptions.RayTaskError(
             function_name=name,
-            traceback_str=text,
-            cause=error.cause,
+            traceback_str=f"ray::{name}() was not run: a value it needs could not be "
+            f"made.\n{text}",
+            cause=cause,
             proctitle=f"ray::{name}",
             pid=peer.pid,
             ip=peer.node_ip,
