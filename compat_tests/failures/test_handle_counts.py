@@ -254,19 +254,13 @@ def test_detached_actor_lives_without_handles(ended):
     ended(pid)
 
 
-def test_detached_actor_that_crashed_is_gone(wait_until):
+def test_detached_actor_that_crashed_is_gone(ended, wait_until):
     worker = Worker.options(name="detached2", lifetime="detached").remote()
     pid = ray.get(worker.pid.remote(), timeout=DEADLINE_S)
     os.kill(pid, signal.SIGKILL)
-
-    def is_dead():
-        try:
-            ray.get(worker.pid.remote(), timeout=DEADLINE_S)
-        except ActorDiedError:
-            return True
-        return False
-
-    wait_until(is_dead)
+    ended(pid)
+    with pytest.raises(ActorDiedError):
+        ray.get([worker.pid.remote() for _ in range(2)], timeout=DEADLINE_S)
     del worker
     gc.collect()
 
