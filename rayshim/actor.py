@@ -416,6 +416,7 @@ class ActorClass:
             list(place.nodes),
             place.soft,
             place.strategy,
+            list(place.labels),
         )
         spec = m.TaskSpec(
             b"\xff" * 8 + actor_id,

@@ -83,6 +83,7 @@ class _Plan:
             place.nodes,
             place.soft,
             place.strategy,
+            tuple(tuple(selector.items()) for selector in place.labels),
         )
 
 

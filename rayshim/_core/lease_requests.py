@@ -101,5 +101,6 @@ class LeaseRequests:
                 False,
                 "",
                 template.retriable,
+                template.labels,
             )
         )

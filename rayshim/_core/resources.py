@@ -57,8 +57,10 @@ class Place(NamedTuple):
     #: Hex ids of nodes to choose from, and whether others will do.
     nodes: tuple[str, ...] = ()
     soft: bool = True
-    #: "" or "SPREAD".
+    #: "", "SPREAD" or "AFFINITY" (rather wait for ``nodes`` than run elsewhere).
     strategy: str = ""
+    #: Label selectors in order of preference.
+    labels: tuple[dict[str, str], ...] = ()
 
 
 def place_of(
@@ -66,8 +68,8 @@ def place_of(
 ) -> Place:
     """Where the options say that a call runs.
 
-    A label selector that the node does not match becomes a resource that it does not
-    have, so that the call waits and says what for.
+    In a session on one node, a label selector that the node does not match becomes a
+    resource that it does not have, so that the call waits and says what for.
 
     Raises:
         ValueError: a strategy that is unknown, or a request that fits no bundle.
@@ -101,13 +103,13 @@ def place_of(
         known = peer.nodes.alive_ids() or [peer.node_id]
         reject = strategy.rayshim_reject(known)
         if peer.nodes.nodes and strategy.node_id in known:
-            nodes, soft = (strategy.node_id,), strategy.soft
+            nodes, soft, kind = (strategy.node_id,), strategy.soft, "AFFINITY"
     else:
         raise NotImplementedError(
             f"{type(strategy).__name__} is not supported yet: a session has one node; "
             "leave scheduling_strategy out"
         )
-    _select_labels(options, resources, peer)
+    labels = _select_labels(options, resources, peer)
     if group is not None:
         group._check_request(resources, bundle)
         if not group.is_empty:
@@ -115,24 +117,27 @@ def place_of(
     call = current.call.get()
     if call is not None and call.lease is not None and call.lease.capture_group:
         return Place(bytes(call.lease.placement_group), -1, True, reject)
-    return Place(reject=reject, nodes=nodes, soft=soft, strategy=kind)
+    return Place(reject=reject, nodes=nodes, soft=soft, strategy=kind, labels=labels)
 
 
 def _select_labels(
     options: TaskOptions | ActorOptions, resources: dict[str, float], peer: Peer
-) -> None:
+) -> tuple[dict[str, str], ...]:
     wanted: Any = options.label_selector
     if not wanted:
-        return
+        return ()
     selectors = [wanted]
     selectors += [
         choice["label_selector"]
         for choice in options.fallback_strategy or ()
         if choice.get("label_selector")
     ]
+    if peer.nodes.nodes:
+        return tuple(selectors)
     if not any(matches(selector, peer.labels) for selector in selectors):
         text = ", ".join(f"{key}={value}" for key, value in wanted.items())
         resources[f"label_selector {text}"] = 0.0001
+    return ()
 
 
 def lease_template(
@@ -158,4 +163,5 @@ def lease_template(
         list(place.nodes),
         place.soft,
         place.strategy,
+        labels=list(place.labels),
     )
