@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Silence after which a node is dead.
 NODE_TIMEOUT_S = 5.0
+#: A request that its raylet repeats no more is forgotten after this long.
+FORGET_S = 4.0
 
 
 class Head(Process):
@@ -31,8 +33,8 @@ class Head(Process):
         self._raylets: dict[str, str] = {}
         self.dead: dict[str, str] = {}
         self._channels = 0
-        #: Lease -> (request, asking node) that waits for room somewhere.
-        self.waiting: dict[bytes, tuple[lev.LeaseRequested, str]] = {}
+        #: Lease -> (request, asking node, when it asked last) that waits for room.
+        self.waiting: dict[bytes, tuple[lev.LeaseRequested, str, float]] = {}
         #: Actor -> (class name, arguments).
         self._specs: dict[bytes, Any] = {}
         #: Lease of an actor -> (actor, incarnation, raylet or "" while unplaced).
@@ -96,7 +98,7 @@ class Head(Process):
         address = self._address(name)
         self.dead[name] = address
         self.nodes.pop(name, None)
-        for lease_id, (_, node) in list(self.waiting.items()):
+        for lease_id, (_, node, _) in list(self.waiting.items()):
             if node == name:
                 del self.waiting[lease_id]
         for lease_id, (actor, incarnation, raylet) in list(self.leases.items()):
@@ -137,7 +139,7 @@ class Head(Process):
         """A raylet cannot grant a request now."""
         known = self.waiting.get(lease_id)
         if known is None or known[0].hops <= request.hops:
-            self.waiting[lease_id] = (request, node)
+            self.waiting[lease_id] = (request, node, self.kernel.now_s)
             self._retry()
 
     def on_unplace(self, source: str, lease_id: bytes, node: str) -> None:
@@ -150,8 +152,10 @@ class Head(Process):
         for lease_id, (actor, incarnation, raylet) in list(self.leases.items()):
             if not raylet:
                 self._place_actor(lease_id, actor, incarnation)
-        for lease_id, (request, node) in list(self.waiting.items()):
-            if node not in self.nodes:
+        for lease_id, (request, node, asked_s) in list(self.waiting.items()):
+            if self.kernel.now_s - asked_s > FORGET_S:
+                del self.waiting[lease_id]  # its asker does not ask any more
+            if node not in self.nodes or lease_id not in self.waiting:
                 continue
             views = [one for one in self._views() if one.node_id != node]
             choice = placement.choose(request.need, views)

@@ -108,6 +108,24 @@ class Counter:
         self.kept.append(box[0])
         return len(self.kept)
 
+    def own(self, value: Any) -> Code:
+        """Puts a value of its own and keeps it."""
+        yield "sleep", 0.001
+        self.kept.append(self.peer.put(value))
+        return len(self.kept)
+
+    def hand(self, box: tuple[Ref], times: int) -> Code:
+        """Gives what was kept first to another actor, several times."""
+        refs = [
+            self.peer.method(box[0], "keep", (self.kept[0],))
+            for _ in range(times)
+            if self.kept
+        ]
+        del box
+        for ref in refs:
+            yield "get", ref
+        return len(refs)
+
     def first(self) -> Code:
         """The value of what was kept first."""
         if not self.kept:
@@ -275,6 +293,46 @@ class Program:
             del box, refs, ref, kept, first, given, handle
             yield "sleep", self.rng.random() * 0.3
 
+    def lenders(self) -> Code:
+        """One reference lent again and again, dropped again and again."""
+        for number in range(self.rounds):
+            owner = self.driver.actor("Counter", 0, restarts=0)
+            other = self.driver.actor("Counter", 0, restarts=0)
+            value: Any = Large((number,)) if self.rng.random() < 0.3 else number
+            wanted = (number,) if isinstance(value, Large) else number
+            calls = [self.driver.method(owner, "own", value)]
+            held: list[Any] = []
+            gives = [self.driver.method(owner, "give") for _ in range(8)]
+            if self.rng.random() < 0.5:
+                calls.append(self.driver.method(owner, "hand", (other,), 3))
+            while gives:
+                # Dropped while the next one is on its way: that is the point.
+                give = gives.pop(0)
+                box = yield from self.may(give)
+                del give
+                if isinstance(box, tuple) and (not gives or self.rng.random() < 0.1):
+                    held.append(box)
+                del box
+            calls.append(self.driver.method(owner, "let_go"))
+            if self.rng.random() < 0.5:
+                calls.append(self.driver.method(other, "let_go"))
+            del gives, owner
+            for call in calls:
+                yield from self.may(call)
+            del calls, call
+            last = self.driver.method(other, "first")
+            for box in held:
+                for one in box:
+                    found = yield from self.may(one)
+                    if not isinstance(found, SimError) and found != wanted:
+                        self.driver.kernel.fail(f"a lent value is {found!r}")
+            found = yield from self.may(last)
+            if found not in (wanted, None) and not isinstance(found, SimError):
+                self.driver.kernel.fail(f"a handed value is {found!r}")
+            held.clear()
+            box = one = None
+            del last, other
+
     def waiters(self) -> Code:
         """Long calls, more than there are CPUs."""
         for _ in range(max(1, self.rounds // 2)):
@@ -291,5 +349,6 @@ class Program:
             self.chains(),
             self.borrowers(),
             self.counters(),
+            self.lenders(),
             self.waiters(),
         ]
