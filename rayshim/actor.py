@@ -435,7 +435,12 @@ class ActorClass:
         )
         try:
             ref = peer.actors.create(
-                register, start, encoded, counted=not detached, reject=place.reject
+                register,
+                start,
+                encoded,
+                counted=not detached,
+                captured=self._record.captured,
+                reject=place.reject,
             )
         except exceptions.ActorAlreadyExistsError:
             if options.get_if_exists:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import socket
+import time
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,9 @@ from rayshim._core import session_folders
 from rayshim._core.init_options import InitOptions
 from rayshim._core.session import Session
 from rayshim.adapters.wire.oneshot import OneShot
+
+#: Seconds that the table of nodes may take to come.
+TABLE_LIMIT_S = 5.0
 
 
 class Found(NamedTuple):
@@ -128,8 +132,12 @@ class AttachedSession(Session):
                 self.peer.close()
             self._remove_folders()
             raise
-        assert self.peer is not None
-        self.peer.job_blob = job_blob()
+        peer = self.peer
+        assert peer is not None
+        peer.job_blob = job_blob()
+        # Strategies that name nodes look at the table, which comes at once.
+        deadline = time.monotonic() + TABLE_LIMIT_S
+        peer.reactor.wait(lambda: peer.nodes.nodes, deadline)
 
     def _end_remote(self) -> None:
         """The cluster stays: the end of the channels ends the job."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayshim._core import current
 from rayshim.adapters.wire import messages as m
+from rayshim.lineage.labels import matches
 
 if TYPE_CHECKING:
     from rayshim._core.options import ActorOptions, TaskOptions
@@ -92,7 +93,7 @@ def place_of(
                 f"Invalid scheduling_strategy {strategy!r}; use 'DEFAULT', 'SPREAD' "
                 "or a strategy object"
             )
-        if strategy == "SPREAD" and peer.nodes.nodes:
+        if strategy == "SPREAD" and peer.control_address:
             kind = strategy
     elif hasattr(strategy, "placement_group"):
         group = strategy.placement_group
@@ -132,7 +133,7 @@ def _select_labels(
         for choice in options.fallback_strategy or ()
         if choice.get("label_selector")
     ]
-    if peer.nodes.nodes:
+    if peer.control_address:
         return tuple(selectors)
     if not any(matches(selector, peer.labels) for selector in selectors):
         text = ", ".join(f"{key}={value}" for key, value in wanted.items())
