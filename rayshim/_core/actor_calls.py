@@ -290,9 +290,18 @@ class ActorCaller:
         encoded: Encoded,
         *,
         counted: bool,
+        captured: list[Any],
         reject: str = "",
     ) -> ObjectRef | None:
         """Create an actor; its constructor runs once its arguments are known.
+
+        Args:
+            register: what the control service knows of it from now on.
+            start: its constructor call.
+            encoded: the arguments of that.
+            counted: it ends when the last handle is gone.
+            captured: references in its class, which live as long as the actor.
+            reject: why it cannot be placed; empty if it can.
 
         Returns:
             The reference that counts handles, or None for a detached actor.
@@ -312,7 +321,7 @@ class ActorCaller:
             peer.control.send(register)
         if register.name:
             peer.response(register.request_id, "register_actor")
-        creation = Creation(register, start, encoded)
+        creation = Creation(register, start, encoded, captured)
         handle: ObjectRef | None = None
         with peer.lock:
             client = self.client(register.actor_id, register.class_name)
@@ -429,10 +438,14 @@ class ActorCaller:
 class Creation:
     """The constructor call of an actor created here."""
 
-    __slots__ = ("encoded", "missing", "register", "sent", "start")
+    __slots__ = ("captured", "encoded", "missing", "register", "sent", "start")
 
     def __init__(
-        self, register: m.RegisterActor, start: m.StartActor, encoded: Encoded
+        self,
+        register: m.RegisterActor,
+        start: m.StartActor,
+        encoded: Encoded,
+        captured: list[Any],
     ) -> None:
         self.register = register
         self.start = start
@@ -440,6 +453,8 @@ class Creation:
         self.sent = False
         #: Holds the argument references until the actor is dead.
         self.encoded = encoded
+        #: Does the same for the references in its class.
+        self.captured = captured
         self.missing = 0
 
 
