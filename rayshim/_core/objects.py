@@ -86,11 +86,14 @@ class ObjectPlane:
             entry = self.entries.get(object_id)
             if entry is None:
                 entry = self.table.receive(object_id, owner, "", 0)
+                # Counted before the owner is spoken to: it may turn out to be dead.
+                entry.local += 1
                 if not entry.owner:
                     entry.value = failures.lost(object_id, self._peer.address)
                 self.settle()
                 self._peer.arm_sweep()
-            entry.local += 1
+            else:
+                entry.local += 1
             return ObjectRef(object_id, entry.owner)
 
     def pin_out_of_band(self, object_id: bytes) -> None:
