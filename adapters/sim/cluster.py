@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -310,7 +311,20 @@ class Cluster:
     # -- a run -------------------------------------------------------------------
 
     def run(self) -> Report:
-        """Let the programs run to their end, and judge."""
+        """Let the programs run to their end, and judge.
+
+        Python's collector of cycles is off meanwhile: the moments at which it drops
+        references depend on what else the process does.
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run()
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _run(self) -> Report:
         rng = random.Random(self.kernel.seed)
         self.kernel.run(0.5)
         self._plan()
