@@ -27,11 +27,13 @@ then the lender's own hold is what keeps the object alive.
 What has to be done in the world is left in outboxes (``freed``, ``faded``,
 ``unread_copies``, ``releases`` and ``borrows``), for the shell to drain.
 
-A message that comes twice or late changes nothing. A release names a lend that is no
-longer open, or an older one than is. A registration has a number of its own that the
-acknowledgement repeats: one that comes twice cannot complete a later registration,
-and the lend that it names is given back if nothing here stands on it. A registration
-that comes twice is lent twice, and so acknowledged twice.
+Channels are in order and give each message once (a broken one counts as a death). A
+copy of a release that comes late would not do: a call that ended meanwhile may have
+confirmed an older lend, which the copy would close. Registrations may come twice and
+late: each has a number of its own that the acknowledgement repeats, so one that comes
+twice cannot complete a later registration, and the lend that it names is given back
+if nothing here stands on it. A registration that comes twice is lent twice, and so
+acknowledged twice. The explorer tries all of this (``tests/explore``).
 """
 
 from __future__ import annotations
