@@ -15,7 +15,7 @@ LARGE = 100_000
 GET_LIMIT_S = 60
 
 
-def on(name: str, **options: Any) -> dict[str, Any]:
+def on(name: str, /, **options: Any) -> dict[str, Any]:
     """Return options that place a call on the node with the resource ``name``."""
     return {"num_cpus": 0, "resources": {name: 0.01}, **options}
 

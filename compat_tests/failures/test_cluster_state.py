@@ -66,16 +66,18 @@ def test_a_node_that_returns_is_a_new_node(nodes):
 
 @pytest.mark.parametrize("how", ["kill", "remove"])
 def test_cluster_resources_follow_the_nodes(nodes, wait_until, how):
-    before = ray.cluster_resources()
+    def total(name):
+        return ray.cluster_resources().get(name, 0)
+
+    cpus, store = total("CPU"), total("object_store_memory")
     node = nodes.add(num_cpus=2, resources={"disk": 2, "tape": 0.5})
-    during = ray.cluster_resources()
-    assert during["CPU"] == before["CPU"] + 2
-    assert during["disk"] == 2
-    assert during["tape"] == 0.5
-    store = "object_store_memory"
-    assert during[store] == before[store] + STORE_BYTES
+    wait_until(lambda: total("CPU") == cpus + 2)
+    assert (total("disk"), total("tape")) == (2, 0.5)
+    assert total("object_store_memory") == store + STORE_BYTES
     getattr(nodes, how)(node)
-    wait_until(lambda: ray.cluster_resources() == before)
+    wait_until(lambda: total("CPU") == cpus)
+    assert total("object_store_memory") == store
+    assert "disk" not in ray.cluster_resources()
     assert "disk" not in ray.available_resources()
 
 

@@ -81,7 +81,7 @@ def test_an_actor_that_may_not_restart_dies(nodes, how):
     getattr(nodes, how)(node)
     error = dead_error(keeper)
     assert "node" in str(error)
-    assert node.node_id in str(error)
+    assert node.node_id[:8] in str(error)
     assert keeper._actor_id.hex() in str(error)
     # It stays dead when a node that would fit is there again.
     nodes.add(resources={"disk": 1})
@@ -135,7 +135,7 @@ def test_restarts_run_out(nodes):
     assert call_until_up(keeper) == 1
     nodes.kill(second)
     nodes.add(resources={"disk": 1})
-    assert second.node_id in str(dead_error(keeper))
+    assert second.node_id[:8] in str(dead_error(keeper))
 
 
 def test_a_call_with_task_retries_runs_again(nodes, tmp_path, wait_until):

@@ -89,12 +89,12 @@ def test_a_value_is_rebuilt_after_a_graceful_removal(nodes, loss, tmp_path):
     assert get(ref).sum() == 5 * LARGE
 
 
-def test_a_value_is_not_rebuilt_unless_it_is_needed(loss, tmp_path):
+def test_a_value_that_nobody_holds_is_not_rebuilt(loss, tmp_path):
     runs = tmp_path / "runs"
     ref = noted.options(**disk()).remote(runs, 5)
     made_there(ref)
-    loss.happen_and_replace()
     del ref
+    loss.happen_and_replace()
     assert get(total.options(**disk()).remote(filled.remote(1))) == LARGE
     assert runs_in(runs) == 1
 
