@@ -2,7 +2,8 @@
 
 Two notices come in any order: the end of its channel, after which no more results can
 arrive, and the raylet's word on why it died. The calls are dealt with once both are
-here.
+here. A channel may also break while the executor lives: then no word comes, and the
+executor is killed to have one, since nobody could tell any more what it runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: A raylet closed its channel: the head's word on its node is waited for this long.
 TABLE_WAIT_S = 1.0
+#: A raylet that lives says why an executor died within this time, or it did not die.
+OBITUARY_WAIT_S = 2.0
 
 
 class ExecutorDeaths:
@@ -60,6 +63,16 @@ class ExecutorDeaths:
             self._orphans[slot.lease_id] = (scheduling, slot)
             if slot.raylet.closed:
                 self._expect_table(slot.raylet)
+            else:
+                self._peer.reactor.call_later(
+                    OBITUARY_WAIT_S, lambda: self._insist(slot)
+                )
+
+    def _insist(self, slot: LeaseSlot) -> None:
+        if slot.lease_id not in self._orphans or slot.raylet.closed:
+            return
+        slot.raylet.send(m.KillExecutor(slot.lease_id))
+        self._peer.reactor.call_later(OBITUARY_WAIT_S, lambda: self._insist(slot))
 
     def node_died(self, info: n.NodeInfo) -> None:
         """No raylet is left there to say why its executors died: the table does."""

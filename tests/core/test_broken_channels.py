@@ -1,0 +1,64 @@
+"""A channel that breaks while both its ends live is a death, not a hang."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayshim as ray
+from live_session import is_running, start_ready, wait_until
+from rayshim import exceptions
+from rayshim._core import session as sessions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def shared() -> Iterator[None]:
+    """A session of one CPU."""
+    start_ready(1)
+    yield
+    ray.shutdown()
+
+
+@ray.remote
+def first_run_hangs(folder: str) -> str:
+    marker = Path(folder) / str(os.getpid())
+    is_first = not any(Path(folder).iterdir())
+    marker.touch()
+    while is_first:
+        time.sleep(0.05)
+    return "done"
+
+
+def break_channel_of_running_call(folder: Path) -> int:
+    """Cut the driver's connection to the executor that runs; returns its pid."""
+    pid = int(wait_until(lambda: [one.name for one in folder.iterdir()])[0])
+    assert sessions.session is not None
+    peer: Any = sessions.session.peer
+    (found,) = [pair[1] for pair in peer.tasks._slots.values()]
+    found.channel.sock.shutdown(socket.SHUT_RDWR)
+    return pid
+
+
+def test_a_call_behind_a_broken_channel_is_run_again(tmp_path: Path) -> None:
+    ref = first_run_hangs.options(max_retries=1).remote(str(tmp_path))
+    pid = break_channel_of_running_call(tmp_path)
+
+    assert ray.get(ref, timeout=30) == "done"
+    assert not is_running(pid)
+
+
+def test_a_call_without_retries_fails_when_its_channel_breaks(tmp_path: Path) -> None:
+    ref = first_run_hangs.options(max_retries=0).remote(str(tmp_path))
+    pid = break_channel_of_running_call(tmp_path)
+
+    with pytest.raises(exceptions.WorkerCrashedError):
+        ray.get(ref, timeout=30)
+    assert not is_running(pid)
