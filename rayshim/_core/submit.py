@@ -234,7 +234,8 @@ class TaskSubmitter:
         scheduling = self._requests.take(grant.lease_id)
         raylet = channel
         if scheduling is None:
-            raylet.send(m.ReturnLease(grant.lease_id))
+            if grant.lease_id not in self._leases:  # else it is in use, and told twice
+                raylet.send(m.ReturnLease(grant.lease_id))
             return
         if not scheduling.queue and scheduling.slots:
             raylet.send(m.ReturnLease(grant.lease_id))

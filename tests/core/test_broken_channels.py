@@ -1,4 +1,4 @@
-"""A channel that breaks while both its ends live is a death, not a hang."""
+"""Channels that break while both ends live, and grants that come twice."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import rayshim as ray
 from live_session import is_running, start_ready, wait_until
 from rayshim import exceptions
 from rayshim._core import session as sessions
+from rayshim.adapters.wire import messages as m
 
 pytestmark = pytest.mark.slow
 
@@ -62,3 +63,32 @@ def test_a_call_without_retries_fails_when_its_channel_breaks(tmp_path: Path) ->
     with pytest.raises(exceptions.WorkerCrashedError):
         ray.get(ref, timeout=30)
     assert not is_running(pid)
+
+
+class Outbox:
+    """Stands for a channel."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+def test_a_grant_that_comes_twice_does_not_give_the_lease_back(tmp_path: Path) -> None:
+    (tmp_path / "not-the-first").touch()
+    assert ray.get(first_run_hangs.remote(str(tmp_path))) == "done"
+    assert sessions.session is not None
+    peer: Any = sessions.session.peer
+    outbox: Any = Outbox()
+    with peer.lock:
+        ((lease_id, address),) = peer.tasks._leases.items()
+        grant = m.LeaseGranted(lease_id, address, b"", 0, {"CPU": 1.0}, [])
+        peer.tasks._on_granted(outbox, grant)
+
+        assert outbox.sent == []
+        assert list(peer.tasks._leases) == [lease_id]
+
+    unknown = m.LeaseGranted(b"x" * 16, address, b"", 0, {"CPU": 1.0}, [])
+    peer.tasks._on_granted(outbox, unknown)
+    assert outbox.sent == [m.ReturnLease(b"x" * 16)]
