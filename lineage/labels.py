@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+#: Condition that any value satisfies; no selector that a user writes may have it.
+ANY_VALUE = "*"
+
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether ``labels`` satisfy every condition."""
@@ -29,6 +32,8 @@ def _holds(text: str, label: str | None) -> bool:
     text = text.strip()
     if text.startswith("!"):
         return not _holds(text[1:], label)
+    if text == ANY_VALUE:
+        return label is not None
     if text.startswith("in(") and text.endswith(")"):
         return label in [part.strip() for part in text[3:-1].split(",")]
     return label == text

@@ -14,9 +14,11 @@ Example:
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -162,9 +164,12 @@ class ClusterNode:
     def end(self) -> None:
         """SIGTERM, then SIGKILL after a while."""
         if self.process is not None:
-            self.process.process.send_signal(signal.SIGTERM)
-            self.process.end(END_LIMIT_S)
-            self.process = None
+            process, self.process = self.process, None
+            process.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                # First the wait: the end of its lifeline is another reason to end.
+                process.process.wait(END_LIMIT_S)
+            process.end(0.0)
         self._remove_folders()
 
     def any_processes_alive(self) -> bool:

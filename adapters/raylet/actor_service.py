@@ -164,7 +164,7 @@ class ActorService:
         for actor in self._on_node(node_id):
             actor_id, incarnation = actor.spec.actor_id, actor.incarnation
             if (actor_id, incarnation) not in listed:
-                reason = f"its process was gone when node {node_id[:8]} joined again"
+                reason = f"its process was gone when node {node_id} joined again"
                 self._feed(acts.ExecutorLost(actor_id, incarnation, reason))
         for one in node.join.actors:
             known = self.machine.actors.get(one.actor_id)
@@ -185,7 +185,7 @@ class ActorService:
 
     def _node_died(self, node: KnownNode, death: str) -> None:
         info = node.join.info
-        reason = f"its node {info.node_id[:8]} ({info.node_ip}) died: {death}"
+        reason = f"its node {info.node_id} ({info.node_ip}) died: {death}"
         for actor in self._on_node(info.node_id):
             actor_id, incarnation = actor.spec.actor_id, actor.incarnation
             self._feed(acts.ExecutorLost(actor_id, incarnation, reason, "node"))
@@ -303,7 +303,7 @@ class ActorService:
             elif actor.state in _RUNNING:
                 node_id = self.cargo[actor_id].node_id
                 if self._nodes.find(node_id) is None:
-                    reason = f"its node {node_id[:8]} was gone when the head came back"
+                    reason = f"its node {node_id} was gone when the head came back"
                     lost = acts.ExecutorLost(
                         actor_id, actor.incarnation, reason, "node"
                     )

@@ -156,7 +156,7 @@ class ExecutorDeaths:
 
 
 def _node_obituary(slot: LeaseSlot, info: n.NodeInfo) -> m.LeaseLost:
-    reason = f"node {info.node_id[:8]} ({info.node_ip}) died: {info.death}"
+    reason = f"node {info.node_id} ({info.node_ip}) died: {info.death}"
     return m.LeaseLost(slot.lease_id, reason, -1, kind="node")
 
 

@@ -40,7 +40,7 @@ class NodeDirectory:
         info = self._short.get(node_of(address))
         if info is None:
             return "this node" if not node_of(address) else f"node {node_of(address)}"
-        return f"node {info.node_id[:8]} ({info.node_ip})"
+        return f"node {info.node_id} ({info.node_ip})"
 
     def raylet_of(self, node_id: str) -> str:
         """Address of the raylet of a live node, or an empty string."""

@@ -90,6 +90,7 @@ class ObjectPlane:
                 entry.local += 1
                 if not entry.owner:
                     entry.value = failures.lost(object_id, self._peer.address)
+                    entry.lost = False
                 self.settle()
                 self._peer.arm_sweep()
             else:
@@ -481,7 +482,7 @@ class ObjectPlane:
 
     def node_died(self, info: NodeInfo) -> None:
         """The copies on a node are gone with it."""
-        why = f"node {info.node_id[:8]} died: {info.death}"
+        why = f"node {info.node_id} died: {info.death}"
         self.recovering.node_died(info.node_id, why)
         self.settle()
 

@@ -74,7 +74,6 @@ def place_of(
 
     Raises:
         ValueError: a strategy that is unknown, or a request that fits no bundle.
-        NotImplementedError: a strategy that needs several nodes.
     """
     strategy: Any = options.scheduling_strategy
     group: Any = options.placement_group
@@ -105,12 +104,12 @@ def place_of(
         reject = strategy.rayshim_reject(known)
         if peer.nodes.nodes and strategy.node_id in known:
             nodes, soft, kind = (strategy.node_id,), strategy.soft, "AFFINITY"
-    else:
-        raise NotImplementedError(
-            f"{type(strategy).__name__} is not supported yet: a session has one node; "
-            "leave scheduling_strategy out"
+    elif not hasattr(strategy, "rayshim_labels"):
+        raise ValueError(
+            f"Invalid scheduling_strategy of type {type(strategy).__name__}; use "
+            "'DEFAULT', 'SPREAD' or a strategy of ray.util.scheduling_strategies"
         )
-    labels = _select_labels(options, resources, peer)
+    labels = _select_labels(options, strategy, resources, peer)
     if group is not None:
         group._check_request(resources, bundle)
         if not group.is_empty:
@@ -122,12 +121,22 @@ def place_of(
 
 
 def _select_labels(
-    options: TaskOptions | ActorOptions, resources: dict[str, float], peer: Peer
+    options: TaskOptions | ActorOptions,
+    strategy: Any,
+    resources: dict[str, float],
+    peer: Peer,
 ) -> tuple[dict[str, str], ...]:
     wanted: Any = options.label_selector
-    if not wanted:
+    selectors: list[dict[str, str]] = []
+    if hasattr(strategy, "rayshim_labels"):
+        selectors = list(strategy.rayshim_labels())
+        wanted = wanted or selectors[-1]
+        if options.label_selector:
+            selectors = [{**one, **options.label_selector} for one in selectors]
+    elif wanted:
+        selectors = [wanted]
+    if not selectors:
         return ()
-    selectors = [wanted]
     selectors += [
         choice["label_selector"]
         for choice in options.fallback_strategy or ()

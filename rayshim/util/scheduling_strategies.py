@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayshim.lineage.ids import NodeID
+from rayshim.lineage.labels import ANY_VALUE
 from rayshim.util.placement_group import PlacementGroup
 
 
@@ -58,3 +59,129 @@ class NodeAffinitySchedulingStrategy:
             f"more or is infeasible, and soft=False was specified: {self.node_id} is "
             f"not among {', '.join(node_ids)}. Pass soft=True to run elsewhere."
         )
+
+
+class In:
+    """The label has one of these values.
+
+    Args:
+        *values: text, at least one.
+
+    Raises:
+        ValueError: there is none, or one is no text.
+    """
+
+    def __init__(self, *values: str) -> None:
+        self.values = _checked("In", values)
+
+    def condition(self) -> str:
+        """As a label selector says it."""
+        return f"in({','.join(self.values)})"
+
+
+class NotIn:
+    """The label has none of these values, or is not there.
+
+    Args:
+        *values: text, at least one.
+
+    Raises:
+        ValueError: there is none, or one is no text.
+    """
+
+    def __init__(self, *values: str) -> None:
+        self.values = _checked("NotIn", values)
+
+    def condition(self) -> str:
+        """As a label selector says it."""
+        return f"!in({','.join(self.values)})"
+
+
+class Exists:
+    """The node has the label, whatever its value."""
+
+    def condition(self) -> str:
+        """As the rule for labels says it; users cannot write it."""
+        return ANY_VALUE
+
+
+class DoesNotExist:
+    """The node does not have the label."""
+
+    def condition(self) -> str:
+        """As the rule for labels says it; users cannot write it."""
+        return f"!{ANY_VALUE}"
+
+
+class NodeLabelSchedulingStrategy:
+    """Runs on a node whose labels fit.
+
+    Args:
+        hard: label name -> In, NotIn, Exists or DoesNotExist; all must hold.
+        soft: the same; nodes where these hold too are preferred.
+
+    Raises:
+        ValueError: both are empty, or one has another form.
+
+    Example:
+        >>> NodeLabelSchedulingStrategy(hard={"zone": In("north", "south")}).hard
+        {'zone': 'in(north,south)'}
+    """
+
+    def __init__(
+        self, hard: dict[str, Any] | None = None, *, soft: dict[str, Any] | None = None
+    ) -> None:
+        if not hard and not soft:
+            raise ValueError(
+                "The `hard` and `soft` parameter of NodeLabelSchedulingStrategy cannot "
+                "both be empty."
+            )
+        #: Label name -> condition.
+        self.hard = _conditions("hard", hard)
+        self.soft = _conditions("soft", soft)
+
+    def rayshim_labels(self) -> tuple[dict[str, str], ...]:
+        """Selectors in order of preference."""
+        if not self.soft:
+            return (self.hard,)
+        return ({**self.hard, **self.soft}, self.hard)
+
+
+def _checked(operator: str, values: tuple[Any, ...]) -> list[str]:
+    if not values:
+        raise ValueError(
+            f"The variadic parameter of the {operator} operator must be a non-empty "
+            f'tuple: e.g. {operator}("value1", "value2").'
+        )
+    for position, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ValueError(
+                f"Type of value in position {position} for the {operator} operator "
+                f'must be str (e.g. {operator}("value1", "value2")) but got {value!r} '
+                f"of type {type(value)}."
+            )
+    return list(values)
+
+
+def _conditions(name: str, wanted: Any) -> dict[str, str]:
+    if wanted is None:
+        return {}
+    example = 'e.g. {"key1": In("value1")}'
+    if not isinstance(wanted, dict):
+        raise ValueError(
+            f"The {name} parameter must be a map ({example}) but got type "
+            f"{type(wanted)}."
+        )
+    for key, value in wanted.items():
+        if not isinstance(key, str):
+            raise ValueError(
+                f"The map key of the {name} parameter must be of type str ({example}) "
+                f"but got {key!r} of type {type(key)}."
+            )
+        if not isinstance(value, In | NotIn | Exists | DoesNotExist):
+            raise ValueError(
+                f"The map value for key {key} of the {name} parameter must be one of "
+                f"the `In`, `NotIn`, `Exists` or `DoesNotExist` operator ({example}) "
+                f"but got {value!r} of type {type(value)}."
+            )
+    return {key: value.condition() for key, value in wanted.items()}
