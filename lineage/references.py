@@ -307,8 +307,10 @@ class ReferenceTable:
         entry = self.entries.get(object_id)
         if owner == self.address:
             if entry is None:
-                # The owner has freed it, which rule 1 allows only out of band.
+                # It was freed here, which rule 1 allows out of band, and when the
+                # process died that lent it: nobody waits for it in vain.
                 entry = ObjectEntry(object_id, "", 0)
+                entry.lost = True
                 self.entries[object_id] = entry
             if lend and register:
                 self._owe(lender, object_id, lend)

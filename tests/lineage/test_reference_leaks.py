@@ -87,3 +87,19 @@ def test_the_owners_death_does_not_forget_other_lenders() -> None:
     table.peer_died("o")
     table.drop(X)
     assert table.releases == {"lender": [(X, 2)]}
+
+
+def test_an_object_that_was_freed_before_it_came_back_is_lost() -> None:
+    """A borrower calls the owner with the object and dies; the owner drops it."""
+    owner = ReferenceTable("o")
+    owner.own(X)
+    owner.lend(X, "a")
+    owner.drop(X)
+    owner.peer_died("a")
+    assert not owner.entries
+
+    entry = owner.receive(X, "o", "a", 0, register=False)
+
+    assert entry.lost, "else whoever gets it waits for ever"
+    entry.local += 1
+    owner.validate()
