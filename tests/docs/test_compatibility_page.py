@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import pickle
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,8 +57,11 @@ def test_version_is_that_of_ray_and_names_rayshim() -> None:
 
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:6379"])
 def test_a_cluster_that_is_not_there_is_an_error(address: str) -> None:
-    with pytest.raises(ConnectionError, match=address):
-        rayshim.init(address=address)
+    # A folder of its own, since other clusters of this user may be running; short,
+    # since the path of a socket is.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        with pytest.raises(ConnectionError, match=address):
+            rayshim.init(address=address, _temp_dir=folder)
 
 
 @pytest.mark.parametrize(
