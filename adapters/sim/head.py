@@ -152,14 +152,21 @@ class Head(Process):
         for lease_id, (actor, incarnation, raylet) in list(self.leases.items()):
             if not raylet:
                 self._place_actor(lease_id, actor, incarnation)
+        if not self.waiting:
+            return
+        views = self._views()
+        failed: set[str] = set()  # askers: all requests are for the same
         for lease_id, (request, node, asked_s) in list(self.waiting.items()):
             if self.kernel.now_s - asked_s > FORGET_S:
                 del self.waiting[lease_id]  # its asker does not ask any more
             if node not in self.nodes or lease_id not in self.waiting:
                 continue
-            views = [one for one in self._views() if one.node_id != node]
-            choice = placement.choose(request.need, views)
+            if node in failed:
+                continue
+            others = [one for one in views if one.node_id != node]
+            choice = placement.choose(request.need, others)
             if choice is None or not choice.has_room:
+                failed.add(node)
                 continue
             del self.waiting[lease_id]
             self._take(choice.node_id, request.need)
