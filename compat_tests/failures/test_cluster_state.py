@@ -70,9 +70,9 @@ def test_cluster_resources_follow_the_nodes(nodes, wait_until, how):
         return ray.cluster_resources().get(name, 0)
 
     cpus, store = total("CPU"), total("object_store_memory")
-    node = nodes.add(num_cpus=2, resources={"disk": 2, "tape": 0.5})
+    node = nodes.add(num_cpus=2, resources={"disk": 2, "tape": 3})
     wait_until(lambda: total("CPU") == cpus + 2)
-    assert (total("disk"), total("tape")) == (2, 0.5)
+    assert (total("disk"), total("tape")) == (2, 3)
     assert total("object_store_memory") == store + STORE_BYTES
     getattr(nodes, how)(node)
     wait_until(lambda: total("CPU") == cpus)
