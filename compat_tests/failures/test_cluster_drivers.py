@@ -84,7 +84,13 @@ def test_drivers_see_one_cluster_and_have_their_own_job(nodes, attach):
     assert float(amount) == 10
 
 
-@pytest.mark.parametrize("address", ["auto", None])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "auto",
+        pytest.param(None, marks=pytest.mark.differs("init-joins-any-cluster")),
+    ],
+)
 def test_a_driver_finds_the_cluster_of_this_machine(nodes, run_driver, address):
     script = f"""
         import ray

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rayshim import exceptions
+from rayshim._core import failures
 from rayshim._core.refs import ObjectRef
 from rayshim._core.serialization import PICKLED_NONE
 from rayshim.adapters.wire import messages as m
@@ -104,6 +106,11 @@ class Streams:
             objects.store_value(object_id, item.value, channel.address)
             if state is None or state.abandoned:
                 channel.send(m.StreamAck(item.task_id, -1))
+                return
+            state.address = channel.address
+            if state.record.spec.backpressure >= 0 and item.index < state.position:
+                # A second run must not wait for the consumer of the first.
+                channel.send(m.StreamAck(item.task_id, state.position))
             return
         if item.value.segment is not None:
             state.is_large = True
@@ -143,12 +150,18 @@ class Streams:
         """The call failed for good: the error is the last item.
 
         Returns:
-            The value of the generator's own reference: what there is of a dynamic
-            one, nothing for a stream.
+            The value of the generator's own reference: the failure if it was one of
+            the system, else what there is of a dynamic one, nothing for a stream.
         """
         state: StreamState = record.stream
         dynamic = record.spec.num_returns == m.DYNAMIC
-        if dynamic and not state.received:
+        error = failures.load_error(payload)
+        own = (exceptions.RayTaskError, exceptions.TaskCancelledError)
+        is_system = not isinstance(error, own)
+        if dynamic and (is_system or not state.received):
+            for object_id in state.items.values():
+                self._peer.objects.table.drop(object_id)
+            state.items.clear()
             return payload
         if state.total is None and not state.abandoned:
             object_id = self.item_id(record.task_id, state.received)
@@ -156,6 +169,8 @@ class Streams:
             self._peer.objects.complete(entry, payload)
             state.total = state.received + 1
             self._append(state, object_id)
+        if is_system:
+            return payload
         return self._collected(state) if dynamic else _NONE
 
     def _collected(self, state: StreamState) -> m.Payload:

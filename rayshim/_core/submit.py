@@ -146,7 +146,8 @@ class TaskSubmitter:
         entries = self._peer.objects.entries
         for _, _, ref in record.encoded.dependencies:
             value = entries[ref._bytes].value
-            if value.kind == m.ERROR:
+            # None: lost while others were waited for. It is missed when the call goes.
+            if value is not None and value.kind == m.ERROR:
                 self.fail(record, failures.for_consumer(self._peer, value, record.name))
                 return False
         return True
@@ -516,7 +517,8 @@ class TaskSubmitter:
             entry = objects.entries.get(object_id)
             if entry is not None and entry.value is None:
                 entry.task = None
-                if payload.kind == m.ERROR and entry.waiters is None:
+                is_read = record.stream is not None or entry.waiters is not None
+                if payload.kind == m.ERROR and not is_read:
                     objects.unread.add(object_id)
                     self._peer.arm_sweep()
                 wanted = True
