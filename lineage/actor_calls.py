@@ -88,6 +88,11 @@ class ActorQueue:
         self.verdict = None
         return True
 
+    def resume(self) -> None:
+        """The life that is known goes on behind a new channel."""
+        self.state = ActorState.ALIVE
+        self.verdict = None
+
     def life_ended(self, *, dead: bool) -> list[Any]:
         """The present life is over and its channel drained (rule 2).
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: A call that follows others under way is sent after this long at most.
 FLUSH_S = 0.001
+#: After this long without word of its end an actor may be alive, and is connected to
+#: anew if it is.
+REPAIR_S = 1.0
 
 
 class ActorClient:
@@ -36,6 +39,11 @@ class ActorClient:
         self._sequence = 0
         #: This process killed the life it knows: nothing more is sent to it.
         self.killed = False
+        #: What it said then, while the life is not known to be over.
+        self.kill: m.KillActor | None = None
+        #: The control service was restarted since and may not have heard it.
+        self.is_kill_unsure = False
+        self._is_repairing = False
 
     # -- calls -------------------------------------------------------------------
 
@@ -150,22 +158,24 @@ class ActorClient:
         queue = self.queue
         if update.state != "ALIVE" or update.incarnation > queue.incarnation:
             self.killed = False
+            self.kill = None
         if update.state == "ALIVE":
+            if self.is_kill_unsure and self.kill is not None:
+                self._peer.control.send(self.kill)
+            self.is_kill_unsure = False
             if self.channel is not None and not self.channel.closed:
                 if update.incarnation <= queue.incarnation:
                     return
                 # The end of the old life was not seen yet; it is now.
                 self._end_of_life(dead=False)
             if not queue.alive(update.incarnation):
+                if queue.state is not ActorState.DEAD:
+                    self._repair_later()
                 return
-            try:
-                self.channel = self._peer.connect(update.address)
-            except ConnectionError:
-                self.channel = None  # dead already; the next update says so
+            if not self._reach(update):
+                # Dead already: the next update says so. Or it is tried again.
                 queue.state = ActorState.RESTARTING
-                return
-            self._peer.actors.bind(self.channel, self)
-            self.flush(force=True)
+                self._repair_later()
         elif update.state in ("RESTARTING", "DEAD"):
             dead = update.state == "DEAD"
             if self.channel is None or self.channel.closed:
@@ -173,13 +183,53 @@ class ActorClient:
             else:
                 queue.verdict = update
 
-    def channel_closed(self) -> None:
-        """The present life's channel is at its end."""
+    def _reach(self, update: m.ActorUpdate) -> bool:
+        """Connect to the present life and send what waits; False if it is gone."""
+        try:
+            self.channel = self._peer.connect(update.address)
+        except ConnectionError:
+            self.channel = None
+            return False
+        self._peer.actors.bind(self.channel, self)
+        self.flush(force=True)
+        return True
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A channel to the actor is at its end: that of the present life, or older."""
+        if channel is not self.channel:
+            return
         verdict = self.queue.verdict
         if verdict is not None:
             self._end_of_life(dead=verdict.state == "DEAD")
+        else:
+            self._repair_later()
 
-    def _end_of_life(self, *, dead: bool) -> None:
+    def _repair_later(self) -> None:
+        if not self._is_repairing:
+            self._is_repairing = True
+            self._peer.reactor.call_later(REPAIR_S, self._repair)
+
+    def _repair(self) -> None:
+        """Connect anew if only the channel broke; no word would ever come of that."""
+        self._is_repairing = False
+        update, queue = self.update, self.queue
+        if self._peer.ended or update is None or update.state != "ALIVE":
+            return
+        if update.incarnation != queue.incarnation:
+            return
+        if self.channel is not None and not self.channel.closed:
+            return
+        try:
+            self._peer.connect(update.address)
+        except ConnectionError:
+            self._repair_later()  # it is dead, and the word of that is on its way
+            return
+        if queue.state is ActorState.ALIVE:
+            self._end_of_life(dead=False, cause="the connection to it broke")
+        queue.resume()
+        self._reach(update)
+
+    def _end_of_life(self, *, dead: bool, cause: str = "") -> None:
         self.channel = None
         tasks = self._peer.tasks
         for record in self.queue.life_ended(dead=dead):
@@ -189,16 +239,18 @@ class ActorClient:
             elif dead:
                 payload = self.death_payload()
             else:
-                payload = failures.error_payload(self._unavailable())
+                payload = failures.error_payload(self._unavailable(cause))
             tasks.fail(record, payload)
 
-    def _unavailable(self) -> Exception:
+    def _unavailable(self, broken: str) -> Exception:
         update = self.update
-        cause = update.cause if update is not None else "the connection broke"
+        end = f"went down: {update.cause if update is not None else ''}. It restarts"
+        if broken:
+            end = f"could not be reached: {broken}. It may have run all the same"
         return exceptions.ActorUnavailableError(
             f"the call was under way when actor {self.class_name} "
-            f"({self.actor_id.hex()}) went down: {cause}. It restarts; set "
-            "max_task_retries if the call may be repeated",
+            f"({self.actor_id.hex()}) {end}; set max_task_retries if the call may be "
+            "repeated",
             self.actor_id,
         )
 
@@ -263,9 +315,12 @@ class ActorCaller:
             client = self.clients[actor_id]
             if client.update is None or client.update.state == "PENDING":
                 control.send(creation.register)
-                if creation.sent:
+                if creation.failure is not None:
+                    control.send(creation.failure)
+                elif creation.sent:
                     control.send(creation.start)
-        for actor_id in self.clients:
+        for actor_id, client in self.clients.items():
+            client.is_kill_unsure = client.kill is not None
             control.send(m.SubscribeActor(actor_id))
         for actor_id in self._out_of_scope:
             control.send(m.ActorOutOfScope(actor_id))
@@ -335,8 +390,7 @@ class ActorCaller:
                 peer.arm_sweep()
             if reject:
                 error = exceptions.ActorUnschedulableError(reject)
-                payload = failures.error_payload(error)
-                peer.control.send(m.FailActor(register.actor_id, payload))
+                self._fail(creation, failures.error_payload(error))
             else:
                 self._await_arguments(client, creation)
         peer.reactor.run_deferred()
@@ -369,13 +423,17 @@ class ActorCaller:
             value = peer.objects.entries[ref._bytes].value
             if value.kind == m.ERROR:
                 payload = failures.for_consumer(peer, value, start.spec.name)
-                peer.control.send(m.FailActor(start.actor_id, payload))
+                self._fail(creation, payload)
                 return
         # The creation's references live as long as the actor may restart; whichever
         # process runs it registers as a borrower by itself.
         fill(peer, start.spec, encoded, "")
         peer.control.send(start)
         creation.sent = True
+
+    def _fail(self, creation: Creation, payload: m.Payload) -> None:
+        creation.failure = m.FailActor(creation.register.actor_id, payload)
+        self._peer.control.send(creation.failure)
 
     # -- notices -----------------------------------------------------------------
 
@@ -392,7 +450,7 @@ class ActorCaller:
         """A channel ended: perhaps an actor's life did."""
         client = self._bound.pop(channel, None)
         if client is not None:
-            client.channel_closed()
+            client.channel_closed(channel)
 
     def raylet_died(self, error: Exception) -> None:
         """The node is gone, and the control service with it."""
@@ -438,7 +496,15 @@ class ActorCaller:
 class Creation:
     """The constructor call of an actor created here."""
 
-    __slots__ = ("captured", "encoded", "missing", "register", "sent", "start")
+    __slots__ = (
+        "captured",
+        "encoded",
+        "failure",
+        "missing",
+        "register",
+        "sent",
+        "start",
+    )
 
     def __init__(
         self,
@@ -451,6 +517,8 @@ class Creation:
         self.start = start
         #: The constructor's arguments were known, and the control service told.
         self.sent = False
+        #: Or it cannot start, and the control service was told why.
+        self.failure: m.FailActor | None = None
         #: Holds the argument references until the actor is dead.
         self.encoded = encoded
         #: Does the same for the references in its class.

@@ -344,9 +344,11 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     peer = current.require_peer()
     with peer.lock:
         client = peer.actors.clients.get(actor._id)
+        message = m.KillActor(actor._id, no_restart)
         if client is not None:
             client.killed = True
-        peer.control.send(m.KillActor(actor._id, no_restart))
+            client.kill = message
+        peer.control.send(message)
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:

@@ -431,3 +431,42 @@ def fail_later(runs: Path) -> Any:
         raise ZeroDivisionError("the second time")
     (runs / "first").touch()
     return np.ones(SIZE // 8)
+
+
+@ray.remote
+def number_when_told(folder: Path) -> int:
+    """Waits for a file."""
+    while not (folder / "told").exists():
+        time.sleep(0.01)
+    return 5
+
+
+@ray.remote(max_retries=2)
+def make_slowly_again(runs: Path) -> Any:
+    """As ``make``, but a second run waits for a file."""
+    first = not any(runs.glob("again-*"))
+    (runs / f"again-{time.monotonic_ns()}").touch()
+    while not first and not (runs / "go").exists():
+        time.sleep(0.01)
+    return np.ones(SIZE // 8)
+
+
+@ray.remote
+def add(array: Any, number: int) -> float:
+    """Its arguments together."""
+    return float(array[0]) + number
+
+
+def test_an_argument_may_be_lost_while_another_is_waited_for(runs: Path) -> None:
+    large = make_slowly_again.remote(runs)
+    ray.wait([large])
+    number = number_when_told.remote(runs)
+    answer = add.remote(large, number)
+    lose_everywhere(large)
+    other = add.remote(large, 6)  # has it made again
+    wait_until(lambda: ran(runs, "again") == 2)
+    (runs / "told").touch()
+    assert ray.get(number, timeout=DEADLINE_S) == 5
+    (runs / "go").touch()
+
+    assert ray.get([answer, other], timeout=DEADLINE_S) == [6.0, 7.0]
