@@ -146,6 +146,7 @@ MACHINES: dict[str, Tabled] = {
         ),
         events=[
             membership.Expected("a"),
+            membership.Mourned("a", "it was silent"),
             membership.Joined("a", 1),
             membership.Joined("a", 2),
             membership.Spoke("a"),

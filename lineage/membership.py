@@ -9,7 +9,7 @@ goes. DEAD is for ever: an id names one life of one node. Rules that always hold
 1. A node that is not DEAD has been heard of within the time limit.
 2. A node is declared dead at most once, and what is announced of it then stays.
 3. A node that was declared dead and speaks again is told to leave, and nothing else
-   comes of what it says.
+   comes of what it says, even if the head was restarted meanwhile.
 
 A channel that ends is a death, unless the node joined anew on another channel before
 that was noticed: channels are numbered by their order. Time in which the machine
@@ -50,6 +50,13 @@ class Expected(NamedTuple):
     """An earlier life of the head knew this node."""
 
     node_id: str
+
+
+class Mourned(NamedTuple):
+    """An earlier life of the head declared this node dead."""
+
+    node_id: str
+    death: str
 
 
 class Joined(NamedTuple):
@@ -109,7 +116,7 @@ class AnnounceNode(NamedTuple):
     node_id: str
 
 
-Event = Expected | Joined | Spoke | Leaving | ChannelEnded | TimePassed
+Event = Expected | Mourned | Joined | Spoke | Leaving | ChannelEnded | TimePassed
 Command = AdmitNode | DismissNode | MournNode | AnnounceNode
 
 
@@ -202,6 +209,10 @@ class Membership:
         self.members[member.node_id] = member
         return []
 
+    def _mourned(self, member: Member, event: Mourned, now: float) -> list[Command]:
+        self._die(member, event.death, now)
+        return []
+
     def _join(self, member: Member, event: Joined, now: float) -> list[Command]:
         self.members[member.node_id] = member
         member.state = NodeState.ALIVE
@@ -276,7 +287,7 @@ class Membership:
         member.leaving = ""
         member.heard_s = now
         # To the end: the dead are kept in the order of their deaths.
-        del self.members[member.node_id]
+        self.members.pop(member.node_id, None)
         self.members[member.node_id] = member
         dead = [one for one in self.members.values() if one.state is NodeState.DEAD]
         if len(dead) > REMEMBERED:
@@ -293,6 +304,12 @@ _TABLE: dict[tuple[NodeState, type], _Method] = {
     (_S.SUSPECT, Expected): _M._ignore,
     (_S.LEAVING, Expected): _M._ignore,
     (_S.DEAD, Expected): _M._ignore,
+    (_S.UNKNOWN, Mourned): _M._mourned,
+    (_S.JOINING, Mourned): _M._ignore,
+    (_S.ALIVE, Mourned): _M._ignore,
+    (_S.SUSPECT, Mourned): _M._ignore,
+    (_S.LEAVING, Mourned): _M._ignore,
+    (_S.DEAD, Mourned): _M._ignore,
     (_S.UNKNOWN, Joined): _M._join,
     (_S.JOINING, Joined): _M._join,
     (_S.ALIVE, Joined): _M._join,

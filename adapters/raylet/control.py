@@ -153,7 +153,7 @@ class ControlService:
         self.actors.on_change = state.actors_changed
         self.actors.on_forget = state.actor_forgotten
         self.nodes.on_joined.append(lambda node: state.node_joined(node.join))
-        self.nodes.on_died.append(lambda node, death: state.node_died(node.node_id))
+        self.nodes.on_died.append(lambda node, death: state.node_died(node))
 
     def start(self) -> None:
         """Looks at limits of time from now on, if other nodes may join."""

@@ -184,6 +184,14 @@ class NodeDirectory:
         self._admit(join, _Nobody())
         self.machine.handle(ms.Expected(join.info.node_id), self._server.now())
 
+    def mourned(self, join: nodes.JoinNode) -> None:
+        """A node that an earlier life of the head declared dead stays dead."""
+        info = join.info
+        self._admit(join, _Nobody())
+        self._ids.pop(info.address, None)
+        self._dead[info.node_id] = info
+        self.machine.handle(ms.Mourned(info.node_id, info.death), self._server.now())
+
     def is_expecting(self) -> bool:
         """Whether a node may still join again, or tell its load for the first time."""
         return any(

@@ -6,7 +6,7 @@ head loads them and is *recovering* until its grace time is over:
 
 - Nodes that it knew are expected (``Membership``: JOINING). What they report decides:
   actors that they run go on, actors that they lost are restarted or dead, bundles and
-  processes that no record knows are ended.
+  processes that no record knows are ended. Those that were declared dead stay dead.
 - Actors that waited for a place get one when the grace time is over, unless their node
   says that it runs them.
 - Owners and drivers connect again. Those that do not died meanwhile: their actors,
@@ -29,16 +29,18 @@ from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import actors as act
 from rayshim.lineage import placement_groups as pg
+from rayshim.lineage.membership import REMEMBERED
 from rayshim.lineage.resources import to_amounts, to_units
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.control import ControlService
+    from rayshim.adapters.raylet.head_nodes import KnownNode
 
 logger = logging.getLogger(__name__)
 
 _ACTORS, _LIVES, _GROUPS = "actors", "lives", "groups"
 _VALUES, _JOBS, _NODES = "kv", "jobs", "nodes"
-_META = "meta"
+_META, _DEAD = "meta", "dead"
 
 
 class ActorLife(Struct, array_like=True):
@@ -103,6 +105,8 @@ class HeadState:
         self._owners: set[str] = set()
         #: Job id -> driver's address, that has to connect again.
         self._drivers: dict[bytes, str] = {}
+        #: Ids of dead nodes that are written, oldest first.
+        self._dead: dict[str, None] = {}
         #: True until the grace time of a restart is over.
         self.is_recovering = False
 
@@ -179,9 +183,20 @@ class HeadState:
         facts = msgspec.structs.replace(join, actors=[], bundles=[])
         self._put(_NODES, join.info.node_id.encode(), facts)
 
-    def node_died(self, node_id: str) -> None:
-        """A dead node is not expected any more."""
-        self._journal.delete(_NODES, node_id.encode())
+    def node_died(self, node: KnownNode) -> None:
+        """A dead node is not expected any more, and does not come back.
+
+        Whoever was not told yet, or knows it as dead, would wait for it in vain.
+        """
+        info = self._control.nodes.info(node)
+        facts = msgspec.structs.replace(node.join, info=info, actors=[], bundles=[])
+        self._put(_DEAD, node.node_id.encode(), facts)
+        self._journal.delete(_NODES, node.node_id.encode())
+        self._dead[node.node_id] = None
+        while len(self._dead) > REMEMBERED:
+            oldest = next(iter(self._dead))
+            del self._dead[oldest]
+            self._journal.delete(_DEAD, oldest.encode())
 
     def owner_came(self, address: str) -> None:
         """A peer connected (again)."""
@@ -204,6 +219,13 @@ class HeadState:
             ``grace_s``.
         """
         control = self._control
+        dead = [
+            msgspec.msgpack.decode(data, type=nodes.JoinNode)
+            for data in self._journal.load(_DEAD).values()
+        ]
+        for join in sorted(dead, key=lambda one: one.info.died_s):
+            self._dead[join.info.node_id] = None
+            control.nodes.mourned(join)
         known = self._journal.load(_NODES)
         lives = self._journal.load(_LIVES)
         groups = self._journal.load(_GROUPS)

@@ -131,6 +131,27 @@ def test_nodes_come_back_to_a_head_that_restarts() -> None:
         driver.close()
 
 
+def test_the_dead_stay_dead_when_the_head_restarts(tmp_path: Path) -> None:
+    with ClusterProcesses(
+        node_timeout_s=0.5,
+        journal_url=f"sqlite://{tmp_path}/journal",
+        cluster_name="one",
+    ) as cluster:
+        node = cluster.add()
+        os.kill(node.process.pid, signal.SIGSTOP)
+        death = cluster.wait_alive(node, False)["DeathReasonMessage"]
+        port = int(cluster.head.address.split("/")[0].rpartition(":")[2])
+        cluster.restart_head(port)
+        late = cluster.head.peer()
+        table = late.expect(nodes.NodeTable)
+        assert [(one.node_id, one.death) for one in table.nodes] == [
+            (node.node_id, death)
+        ]
+        os.kill(node.process.pid, signal.SIGCONT)
+        assert node.process.wait(10) == 0
+        late.close()
+
+
 def test_jobs_are_numbered_and_end_everywhere(cluster: ClusterProcesses) -> None:
     first, second = cluster.add(1), cluster.add(1)
     attached = cluster.observer.request("attach", hostname=os.uname().nodename)

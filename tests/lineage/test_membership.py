@@ -95,6 +95,13 @@ def test_an_expected_node_has_one_time_limit_to_come_back() -> None:
     assert mourned.node_id == "b" and "restart" in mourned.death
 
 
+def test_a_node_that_an_earlier_head_declared_dead_stays_dead() -> None:
+    made = machine((0, ms.Mourned("a", "its host burned")))
+    (dismissed,) = made.handle(ms.Joined("a", 1), 1)
+    assert dismissed == ms.DismissNode("a", "its host burned")
+    assert made.is_dead("a")
+
+
 def test_the_story_of_a_node_names_its_events() -> None:
     made = machine((0, ms.Joined("a", 1)), (0, ms.Joined("b", 1)))
     assert len(made.story("a")) == 1
@@ -103,6 +110,7 @@ def test_the_story_of_a_node_names_its_events() -> None:
 _EVENTS = st.one_of(
     st.builds(ms.Expected, st.sampled_from("ab")),
     st.builds(ms.Joined, st.sampled_from("ab"), st.integers(1, 3)),
+    st.builds(ms.Mourned, st.sampled_from("ab"), st.just("burned")),
     st.builds(ms.Spoke, st.sampled_from("ab")),
     st.builds(ms.Leaving, st.sampled_from("ab"), st.just("")),
     st.builds(ms.ChannelEnded, st.sampled_from("ab"), st.integers(1, 3)),
