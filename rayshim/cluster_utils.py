@@ -286,8 +286,7 @@ class Cluster:
             wait: until the node has joined.
             **node_args: as of ``init``: num_cpus (default 1), num_gpus, resources,
                 labels, object_store_memory (bytes, default 150 MiB), memory (bytes),
-                _system_config (settings, taken from the first node), env_vars is not
-                among them.
+                _system_config (settings; those of the first node are the head's too).
 
         Returns:
             The node, for :meth:`remove_node`.
