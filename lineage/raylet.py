@@ -304,14 +304,8 @@ class Raylet:
         return commands
 
     def _job_ended(self, event: ev.JobEnded, now: float) -> list[Command]:
+        """Ends idle executors; leases end with their holders, who may be detached."""
         commands: list[Command] = []
-        for lease in list(self.leases.values()):
-            request = lease.request
-            if request.job_id == event.job_id and not request.fixed:
-                commands += spillback.ask_no_more(self, lease)
-                executor = self._finish(lease, now)
-                if executor is not None:
-                    self.executors.leave(executor, now)
         for executor in self.executors:
             if executor.job_id == event.job_id and executor.lease is None:
                 self.executors.leave(executor, now)

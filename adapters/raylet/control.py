@@ -199,7 +199,6 @@ class ControlService:
         """A driver is gone, and all that it had in the cluster goes with it."""
         self.groups.job_ended(job_id)
         self.nodes.broadcast(nodes.JobEnded(job_id))
-        self.placer.job_ended(job_id)
         if self.state is not None:
             self.state.driver_left(job_id)
 

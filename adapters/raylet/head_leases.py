@@ -148,12 +148,6 @@ class LeasePlacer:
 
     # What changes.
 
-    def job_ended(self, job_id: bytes) -> None:
-        """A job's driver is gone."""
-        for lease_id, entry in list(self._entries.items()):
-            if entry.asker and entry.request.job_id == job_id:
-                del self._entries[lease_id]
-
     def retry(self) -> None:
         """Some node may have room now."""
         if self._is_trying or not self._entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.raylet.store_service import StoreService
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.address import node_of, parse_tcp
 from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import spillback
@@ -329,6 +331,8 @@ class NodeServer(ChannelServer):
         if self.control is not None:
             self.control.peer_left(peer)
         self.feed(ev.HolderGone(peer.address))
+        if peer.role == "driver":
+            self._remove_socket(peer.address)
         if self._executors.get(peer.worker_id) is peer:
             del self._executors[peer.worker_id]
             self.loop.call_later(EXIT_GRACE_S, self.pool.kill, peer.worker_id)
@@ -336,6 +340,14 @@ class NodeServer(ChannelServer):
             self.feed(ev.JobEnded(peer.job_id))
             if peer.job_id.hex() == self.config.job_id:
                 self.end("the driver closed its channel")
+
+    def _remove_socket(self, address: str) -> None:
+        """Removes the socket file of a dead process of this node."""
+        if node_of(address) == self.config.node_id[:8]:
+            name = parse_tcp(address).name
+            path = os.path.join(self.config.sockets_dir, os.path.basename(name))
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}.sock")
 
     def _request_lease(self, peer: Peer, message: wire.RequestLease) -> None:
         need = to_units(message.resources)
@@ -478,6 +490,9 @@ class NodeServer(ChannelServer):
         # Its last words go out before the news of its death.
         self._logs.drain(worker_id)
         self._created.pop(worker_id, None)
+        executor = self.raylet.executors.by_id.get(worker_id)
+        if executor is not None:
+            self._remove_socket(executor.address)
         killed = self.memory.reason(worker_id) if self.memory is not None else ""
         self.feed(ev.ExecutorExited(worker_id, killed or reason, code, bool(killed)))
 

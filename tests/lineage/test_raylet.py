@@ -391,17 +391,21 @@ def test_a_dead_holder_gives_all_back_and_its_executors_are_killed() -> None:
     assert only(world.exits(worker), ev.ReportLost) == []
 
 
-def test_a_job_ends_with_its_executors_but_not_its_actors() -> None:
-    world = World(CPU=4)
-    busy = world.granted(b"1", holder="w9")
-    idle = world.granted(b"2")
-    world.do(ev.LeaseReturned(b"2"))
+def test_a_job_ends_with_its_idle_executors_and_the_leases_of_its_peers() -> None:
+    world = World(CPU=5)
+    busy = world.granted(b"1", holder="driver")
+    idle = world.granted(b"2", holder="driver")
     actor = world.granted(b"3", fixed=True)
     other = world.granted(b"4", job_id=b"other")
+    # A detached actor of the job goes on, and so does what it asked for.
+    inner = world.granted(b"5", holder="detached")
+    world.do(ev.LeaseReturned(b"2"))
     world.do(ev.JobEnded(JOB))
+    assert world.killed == [idle]
+    world.do(ev.HolderGone("driver"))
     assert sorted(world.killed) == sorted([busy, idle])
     states = {one.worker_id: one.state for one in world.machine.executors}
-    assert states[actor] is states[other] is ExecutorState.LEASED
+    assert states[actor] is states[other] is states[inner] is ExecutorState.LEASED
 
 
 # Placement groups.
