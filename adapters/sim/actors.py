@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: What makes the id of the object that counts an actor's handles.
 HANDLE = b"\x01\x00\x00\x00"
+#: A channel to an actor that is said to live is opened anew after this long.
+REPAIR_S = 0.5
 
 
 class ActorClient:
@@ -26,6 +28,8 @@ class ActorClient:
         self.queue = ActorQueue(actor_id)
         #: Process of the present life; empty when there is no channel.
         self.address = ""
+        #: What the control service told last: state, incarnation, address.
+        self.last = ("", -1, "")
 
     def submit(self, record: Record) -> None:
         """Queue a call."""
@@ -89,6 +93,7 @@ class ActorClient:
     def on_update(self, state: str, incarnation: int, address: str) -> None:
         """The control service tells how the actor is."""
         queue = self.queue
+        self.last = (state, incarnation, address)
         if state == "ALIVE":
             if self.address:
                 if incarnation <= queue.incarnation:
@@ -96,11 +101,9 @@ class ActorClient:
                 self._end_of_life(dead=False)
             if not queue.alive(incarnation):
                 return
-            if not self.peer.send(address, "bind", self.actor_id):
+            if not self._reach(address):
                 queue.state = ActorState.RESTARTING
-                return
-            self.address = address
-            self.flush()
+                self.peer.later(REPAIR_S, self._repair)
         elif state in ("RESTARTING", "DEAD"):
             if queue.state is ActorState.DEAD:
                 return
@@ -113,11 +116,43 @@ class ActorClient:
             else:
                 queue.verdict = state
 
+    def describe(self) -> str:
+        """For reports."""
+        queue = self.queue
+        return (
+            f"{self.actor_id.decode().rstrip('.')} is {queue.state.name} life "
+            f"{queue.incarnation} at {self.address or 'nowhere'}, verdict "
+            f"{queue.verdict}: {len(queue.pending)} unsent, {len(queue.inflight)} sent"
+        )
+
     def channel_ended(self) -> None:
         """The present life's channel is at its end."""
         self.address = ""
         if self.queue.verdict is not None:
             self._end_of_life(dead=self.queue.verdict == "DEAD")
+        else:
+            self.peer.later(REPAIR_S, self._repair)
+
+    def _repair(self) -> None:
+        """Connect anew if only the channel broke; no word would ever come of that."""
+        state, incarnation, address = self.last
+        queue = self.queue
+        if state != "ALIVE" or incarnation != queue.incarnation or self.address:
+            return
+        if not self.peer.network.reconnect(self.peer, address):
+            self.peer.later(REPAIR_S, self._repair)
+            return
+        if queue.state is ActorState.ALIVE:
+            self._end_of_life(dead=False)
+        queue.resume()
+        self._reach(address)
+
+    def _reach(self, address: str) -> bool:
+        if not self.peer.send(address, "bind", self.actor_id):
+            return False
+        self.address = address
+        self.flush()
+        return True
 
     def _end_of_life(self, *, dead: bool) -> None:
         self.address = ""

@@ -78,6 +78,7 @@ class Cluster:
         self.faults: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self._numbers = 0
+        self._has_hung = False
         self._nodes = 0
         self._wanted = faults
         self._rounds = rounds
@@ -179,8 +180,9 @@ class Cluster:
                     return True
         return False
 
-    @staticmethod
-    def _are_parted(one: Process, other: Process) -> bool:
+    def _are_parted(self, one: Process, other: Process) -> bool:
+        if self.network.has_broken(one.address, other.address):
+            return True
         return one.address in other.buried or other.address in one.buried
 
     def _watch(self) -> None:
@@ -196,7 +198,7 @@ class Cluster:
                         f"{process} waits for {object_id!r} since {since_s:.3f} s"
                         + self._explain(process, object_id)
                     )
-                    thread.waits = (object_id, now)
+                    self._has_hung = True
         self.kernel.after(5.0, self._watch)
 
     def _explain(self, peer: Peer, object_id: bytes) -> str:
@@ -208,6 +210,9 @@ class Cluster:
         if isinstance(owner, Peer):
             text += f"\n    owner {owner} (alive={owner.alive}): "
             text += f"{owner.objects.entries.get(object_id)}"
+            for client in owner.actors.clients.values():
+                if len(client.queue):
+                    text += f"\n      {client.describe()}"
             for line in owner.tasks.describe()[:12]:
                 text += f"\n      {line}"
         return text
@@ -259,8 +264,8 @@ class Cluster:
     def _break_something(self) -> None:
         rng = self.kernel.rng
         kind = rng.choices(
-            ["executor", "node", "silent", "cut", "pause", "channel", "join"],
-            [8, 1, 1, 3, 3, 2, 1],
+            ["executor", "node", "silent", "cut", "pause", "channel", "join", "head"],
+            [8, 1, 1, 3, 3, 2, 1, 1],
         )[0]
         others = [node for node in self.nodes if node.alive and node is not self.first]
         executors = [
@@ -290,9 +295,16 @@ class Cluster:
             self.kernel.note(f"the channel of {one} and {other} breaks")
         elif kind == "join" and len(others) < 5:
             self.add_node()
+        elif kind == "head" and self.head.alive:
+            self.head.die()
+            self.kernel.after(0.3 + rng.random() * 2.0, self._restart_head)
         else:
             return
         self.faults[kind] += 1
+
+    def _restart_head(self) -> None:
+        self.kernel.note("head is back")
+        self.head = Head(self, self.head)
 
     def _replace(self) -> None:
         self.add_node()
@@ -332,7 +344,11 @@ class Cluster:
         program = workloads.Program(self.driver, rng, self._rounds)
         for body in program.all():
             self.driver.run(body)
-        is_over = self.kernel.run(400.0, lambda: not self.driver.threads())
+        is_over = self.kernel.run(
+            400.0, lambda: self._has_hung or not self.driver.threads()
+        )
+        if self._has_hung:
+            return self.report()
         if not is_over:
             self.kernel.fail("the programs do not end")
         for node in self.nodes:

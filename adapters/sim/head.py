@@ -9,8 +9,9 @@ from rayshim.lineage import actor_events as aev
 from rayshim.lineage import lease_events as lev
 from rayshim.lineage import membership as mem
 from rayshim.lineage import placement
-from rayshim.lineage.actors import ActorManager
+from rayshim.lineage.actors import ActorManager, ActorState
 from rayshim.lineage.resources import CPU, UNITS
+from rayshim.lineage.transitions import replay
 
 if TYPE_CHECKING:
     from rayshim.adapters.sim.cluster import Cluster
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 NODE_TIMEOUT_S = 5.0
 #: A request that its raylet repeats no more is forgotten after this long.
 FORGET_S = 4.0
+#: Seconds in which nodes and peers report to a head that came back.
+GRACE_S = 6.0
 
 
 class Head(Process):
-    """The control service."""
+    """The control service.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        cluster: it belongs to.
+        before: its earlier life, of which the journal is left: which actors there
+            are and what became of them, and which nodes.
+    """
+
+    def __init__(self, cluster: Cluster, before: Head | None = None) -> None:
         super().__init__(cluster, "head", "head")
         self.members = mem.Membership(NODE_TIMEOUT_S)
         self.actors = ActorManager()
+        self.actors._story.keep_all()
         #: Node -> (raylet, total, available as far as is known).
         self.nodes: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {}
         self._raylets: dict[str, str] = {}
@@ -47,7 +57,57 @@ class Head(Process):
         self._subscribers: dict[bytes, dict[str, None]] = {}
         #: Peers to tell of dead nodes.
         self._peers: dict[str, None] = {}
+        if before is not None:
+            self._restore(before)
         self._tick()
+
+    def _restore(self, before: Head) -> None:
+        """Read the journal; nodes and peers will say what is left of the rest."""
+        replay(self.actors, before.actors._story.log())
+        self._specs = before._specs
+        self._raylets = before._raylets
+        self.dead = before.dead
+        self._channels = before._channels
+        for name, member in before.members.members.items():
+            if member.state is not mem.NodeState.DEAD:
+                self._members(mem.Expected(name))
+        for actor_id, actor in self.actors.actors.items():
+            if actor.state is ActorState.PLACING:
+                lease_id = actor_id + b".life%d" % actor.incarnation
+                self.leases[lease_id] = (actor_id, actor.incarnation, "")
+        self.later(GRACE_S, self._bury_unclaimed)
+
+    def _bury_unclaimed(self) -> None:
+        """Nobody spoke for these since the head came back."""
+        for actor_id, actor in list(self.actors.actors.items()):
+            is_placed = actor.state not in (ActorState.DEAD, ActorState.PLACING)
+            if is_placed and actor_id not in self._lives:
+                self._lost(actor_id, actor.incarnation, "nobody runs it")
+        owners = {one.spec.owner for one in self.actors.actors.values()}
+        for owner in sorted(owners - self._peers.keys()):
+            self._actors(aev.OwnerGone(owner))
+
+    def _claim(
+        self, source: str, lease_id: bytes, worker_id: bytes, address: str
+    ) -> None:
+        """A node says that a life of an actor is there."""
+        actor_id, _, number = lease_id.partition(b".life")
+        actor = self.actors.actors.get(actor_id)
+        if actor is None or actor.state is ActorState.DEAD:
+            self.send(source, "return", lease_id, True)
+        elif actor.incarnation != int(number):
+            self.send(source, "kill_lease", lease_id)
+        elif actor.state is ActorState.PLACING:
+            self.on_granted(source, lease_id, address, worker_id)
+        elif actor_id not in self._lives:
+            self.leases[lease_id] = (actor_id, actor.incarnation, source)
+            self._lives[actor_id] = (lease_id, source, worker_id)
+            if actor.state is ActorState.CREATING:
+                self._creating.add(actor_id)
+            if actor.state is ActorState.ENDING:
+                self.send(source, "relay", worker_id, "again")
+        elif self._lives[actor_id][2] != worker_id:
+            self.send(source, "kill_lease", lease_id)  # it was placed elsewhere
 
     def _tick(self) -> None:
         self._members(mem.TimePassed())
@@ -61,13 +121,30 @@ class Head(Process):
 
     # -- nodes -------------------------------------------------------------------
 
-    def on_join(self, source: str, name: str, address: str, cpus: int) -> None:
+    def on_join(
+        self,
+        source: str,
+        name: str,
+        address: str,
+        cpus: int,
+        lives: tuple[tuple[bytes, bytes, str], ...],
+        created: tuple[bytes, ...],
+    ) -> None:
         """A node says who it is."""
+        if name in self.dead:
+            self.send(source, "dismissed")
+            return
         self._channels += 1
         total = {CPU: cpus * UNITS}
         self.nodes[name] = (address, total, dict(total))
         self._raylets[address] = name
         self._members(mem.Joined(name, self._channels))
+        for lease_id, worker_id, executor in lives:
+            self._claim(source, lease_id, worker_id, executor)
+        for actor_id in created:
+            actor = self.actors.actors.get(actor_id)
+            if actor is not None and self._lives.get(actor_id, ("", ""))[1] == source:
+                self.on_created(source, actor_id, actor.incarnation)
 
     def on_load(self, source: str, name: str, available: dict[str, int]) -> None:
         """A node says what it has."""
@@ -221,7 +298,10 @@ class Head(Process):
             return
         actor, incarnation, _ = found
         if actor in self._lives:
+            if self._lives[actor][2] != worker_id:
+                self.send(source, "return", lease_id, False)
             return
+        self.leases[lease_id] = (actor, incarnation, source)
         self._lives[actor] = (lease_id, source, worker_id)
         self._creating.add(actor)
         self._actors(aev.Placed(actor, incarnation, worker_id, address, 1))

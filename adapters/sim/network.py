@@ -2,8 +2,8 @@
 
 Two kinds of messages. Most go over *channels*: in order, each once, until the end of
 one side, which the other hears behind all that was sent before, some time later. A
-channel between living processes may also break: each side then takes the other for
-dead, at its own time, and they never speak again (an address lives once).
+channel between living processes may also break: what was on its way is lost, and each
+side takes the other for dead, at its own time. After that it may connect anew.
 
 *Notes* are requests and answers that carry the sender's id: a tenth of them is dropped,
 a tenth comes twice, and they overtake each other and everything else. Whoever sends one
@@ -73,12 +73,19 @@ class Process:
 
     def bury(self, address: str) -> None:
         """The end of another process was heard of."""
-        if address not in self.buried:
+        if address == "head":
+            # It comes back under the same address.
+            self.network.forget(self.address, address)
+            self.later(REPEAT_S, self.greet_head)
+        elif address not in self.buried:
             self.buried.add(address)
             self.peer_ended(address)
 
     def peer_ended(self, address: str) -> None:
         """For subclasses."""
+
+    def greet_head(self) -> None:
+        """For subclasses: the head may be there again."""
 
     def die(self, *, is_silent: bool = False) -> None:
         """End at once; ``is_silent``: nobody gets an end of a channel."""
@@ -105,6 +112,10 @@ class Network:
         self._last: dict[tuple[str, str], float] = {}
         #: Pairs of hosts -> when they can talk again.
         self._cuts: dict[frozenset[str], float] = {}
+        #: Pairs -> how often their channel broke.
+        self._breaks: dict[frozenset[str], int] = {}
+        #: (process, other) whose channel broke, which the process has not noticed.
+        self._unnoticed: set[tuple[str, str]] = set()
         self.is_lossy = False
 
     def send(
@@ -120,6 +131,8 @@ class Network:
             return False
         if target in source.buried:
             return False
+        if (source.address, target) in self._unnoticed:
+            return True
         other = self.processes.get(target)
         if target not in self._open.get(source.address, ()):
             if other is None or not other.alive:
@@ -129,6 +142,8 @@ class Network:
         assert other is not None
         if not other.alive:
             return True
+        breaks = self._breaks.get(frozenset((source.address, target)), 0)
+        arrival = (source.address, other, message, breaks)
         if is_note and self.is_lossy:
             rng = self._kernel.rng
             if rng.random() < DROP:
@@ -136,16 +151,14 @@ class Network:
             copies = 2 if rng.random() < DOUBLE else 1
             for _ in range(copies):
                 delay_s = self._delay(source, other) + rng.random() * 0.2
-                self._kernel.after(
-                    delay_s, self._arrive, source.address, other, message
-                )
+                self._kernel.after(delay_s, self._arrive, *arrival)
             return True
         at_s = self._kernel.now_s + self._delay(source, other)
         pair = (source.address, target)
         at_s = max(at_s, self._last.get(pair, 0.0))
         self._last[pair] = at_s
         delay_s = at_s - self._kernel.now_s
-        self._kernel.after(delay_s, self._arrive, source.address, other, message)
+        self._kernel.after(delay_s, self._arrive, *arrival)
         return True
 
     def _delay(self, source: Process, target: Process) -> float:
@@ -157,12 +170,16 @@ class Network:
         until_s = self._cuts.get(frozenset((source.host, target.host)), 0.0)
         return delay_s + max(0.0, until_s - self._kernel.now_s)
 
-    def _arrive(self, source: str, target: Process, message: tuple[Any, ...]) -> None:
+    def _arrive(
+        self, source: str, target: Process, message: tuple[Any, ...], breaks: int
+    ) -> None:
         if not target.alive:
+            return
+        if breaks != self._breaks.get(frozenset((source, target.address)), 0):
             return
         if self._kernel.now_s < target.paused_until_s:
             rest = target.paused_until_s - self._kernel.now_s
-            self._kernel.after(rest, self._arrive, source, target, message)
+            self._kernel.after(rest, self._arrive, source, target, message, breaks)
             return
         if message[0] == "the_end":
             target.bury(source)
@@ -175,21 +192,40 @@ class Network:
             if not is_silent:
                 self._end(process, other)
 
+    def forget(self, one: str, other: str) -> None:
+        """A channel is at its end for ``one``, which may open another."""
+        self._open.get(one, {}).pop(other, None)
+
     def break_channel(self, one: Process, other: Process) -> bool:
         """Break a channel between two living processes, if there is one."""
         if other.address not in self._open.get(one.address, ()):
             return False
+        pair = frozenset((one.address, other.address))
+        self._breaks[pair] = self._breaks.get(pair, 0) + 1
         for source, target in ((one, other), (other, one)):
             self._open[source.address].pop(target.address, None)
-            source.kernel.after(
-                source.kernel.rng.random() * 0.5, self._sever, target, source.address
-            )
+            self._unnoticed.add((source.address, target.address))
+            delay_s = source.kernel.rng.random() * 0.5
+            source.kernel.after(delay_s, self._sever, source, target.address)
         return True
 
-    @staticmethod
-    def _sever(process: Process, address: str) -> None:
+    def _sever(self, process: Process, address: str) -> None:
+        self._unnoticed.discard((process.address, address))
         if process.alive:
             process.bury(address)
+
+    def has_broken(self, one: str, other: str) -> bool:
+        """Whether a channel of the two ever broke."""
+        return frozenset((one, other)) in self._breaks
+
+    def reconnect(self, source: Process, target: str) -> bool:
+        """Open another channel after one broke; False if the other is dead."""
+        other = self.processes[target]
+        if not other.alive or (target, source.address) in self._unnoticed:
+            return False
+        source.buried.discard(target)
+        other.buried.discard(source.address)
+        return True
 
     def _end(self, process: Process, target: str) -> None:
         other = self.processes[target]
@@ -202,6 +238,7 @@ class Network:
             process.address,
             other,
             ("the_end",),
+            self._breaks.get(frozenset(pair), 0),
         )
 
     def cut(self, one: str, other: str, seconds: float) -> None:

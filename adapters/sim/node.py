@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rayshim.adapters.sim.network import Process
+from rayshim.adapters.sim.network import REPEAT_S, Process
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import CPU, UNITS, ResourceSet
@@ -39,9 +39,9 @@ class Node(Process):
         self._asked: dict[bytes, Any] = {}
         #: Actor -> (worker, incarnation) of lives here.
         self._actors: dict[bytes, tuple[bytes, int]] = {}
-        #: Owners of leases: holder -> address.
-        self._is_admitted = False
-        self.send("head", "join", name, self.address, cpus)
+        #: Actors whose constructor has returned here.
+        self._created: set[bytes] = set()
+        self.greet_head()
         self._handle(ev.TimePassed())
         self._beat()
 
@@ -55,6 +55,19 @@ class Node(Process):
         for lease_id, request in list(self._asked.items()):
             self.note("head", "place", lease_id, request, self.name)
         self.later(BEAT_S, self._beat)
+
+    def greet_head(self) -> None:
+        """Join, with the lives of actors that are here."""
+        lives = tuple(
+            (lease_id, lease.executor.worker_id, lease.executor.address)
+            for lease_id, lease in self.raylet.leases.items()
+            if lease.request.fixed and lease.executor is not None
+        )
+        created = tuple(sorted(self._created))
+        if not self.send(
+            "head", "join", self.name, self.address, self.cpus, lives, created
+        ):
+            self.later(REPEAT_S, self.greet_head)
 
     def _tell_load(self) -> None:
         available = dict(self.raylet.resources.available)
@@ -147,6 +160,7 @@ class Node(Process):
         for actor, (worker, incarnation) in list(self._actors.items()):
             if worker == worker_id:
                 del self._actors[actor]
+                self._created.discard(actor)
                 self.send("head", "life_lost", actor, incarnation)
         self.bury(executor.address)
         self._handle(ev.ExecutorExited(worker_id, "killed", -9))
@@ -177,9 +191,6 @@ class Node(Process):
 
     def peer_ended(self, address: str) -> None:
         """A process is gone, with its leases."""
-        if address == "head":
-            self.cluster.end_node(self)
-            return
         for name, (_, owner) in list(self.store.items()):
             if owner == address:
                 del self.store[name]
@@ -217,6 +228,7 @@ class Node(Process):
 
     def on_actor_created(self, source: str, actor: bytes, incarnation: int) -> None:
         """An executor says that it is an actor now."""
+        self._created.add(actor)
         self.send("head", "created", actor, incarnation)
 
     def on_dismissed(self, source: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.sim.actors import Actors
-from rayshim.adapters.sim.network import Process
+from rayshim.adapters.sim.network import REPEAT_S, Process
 from rayshim.adapters.sim.node import Node
 from rayshim.adapters.sim.objects import Objects
 from rayshim.adapters.sim.tasks import Tasks
@@ -98,7 +98,12 @@ class Peer(Process):
         self.objects = Objects(self)
         self.tasks = Tasks(self)
         self.actors = Actors(self)
-        self.send("head", "hello")
+        self.greet_head()
+
+    def greet_head(self) -> None:
+        """Tell the head that this process is there."""
+        if not self.send("head", "hello"):
+            self.later(REPEAT_S, self.greet_head)
 
     def new_id(self, kind: str) -> bytes:
         """Id of a call, an actor or a put: 24 bytes."""
