@@ -409,6 +409,7 @@ _FROM_NODE: dict[type, Callable[[ControlService, str, Any], None]] = {
     wire.ActorFailed: lambda self, node_id, message: self.actors.failed(message),
     wire.ActorExiting: lambda self, node_id, message: self.actors.exiting(message),
     wire.LogLines: _C._log_lines,
+    nodes.OwnersDied: lambda self, node_id, message: self.nodes.broadcast(message),
     nodes.PlaceLease: lambda self, node_id, message: self.placer.ask(
         node_id, message.request, message.is_away
     ),

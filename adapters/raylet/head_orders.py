@@ -56,6 +56,10 @@ def _shrink(server: NodeServer, message: nodes.ShrinkLease) -> None:
     server.feed(ev.LeaseShrunk(message.lease_id, to_units(message.resources)))
 
 
+def _owners_died(server: NodeServer, message: nodes.OwnersDied) -> None:
+    server.dead_owners.died(message.addresses)
+
+
 def _relay(server: NodeServer, message: nodes.RelayToExecutor) -> None:
     # An executor that closed its channel is about to be reported dead.
     if message.create is not None:
@@ -121,5 +125,6 @@ _ORDERS: dict[type, Callable[[NodeServer, Any], None]] = {
     nodes.FreeBundles: _free,
     nodes.JobEnded: _job_ended,
     nodes.NodeTable: _table,
+    nodes.OwnersDied: _owners_died,
     nodes.LeaveCluster: _leave,
 }

@@ -325,7 +325,7 @@ class PullService:
         task.add_done_callback(self._tasks.discard)
 
     async def _make_room(self, command: ev.ReserveRoom) -> None:
-        from rayshim.adapters.raylet.store_service import StoreFull
+        from rayshim.adapters.raylet.store_files import StoreFull
 
         object_id, making = command.object_id, command.making
         try:

@@ -14,6 +14,7 @@ from rayshim.adapters.raylet import head_orders
 from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.config import NodeConfig
 from rayshim.adapters.raylet.control import ControlService
+from rayshim.adapters.raylet.dead_owners import DeadOwners
 from rayshim.adapters.raylet.head_link import Head, HeadLink, LocalHead, LocalNode
 from rayshim.adapters.raylet.local_requests import LocalRequests
 from rayshim.adapters.raylet.logs import LogRelay
@@ -101,6 +102,8 @@ class NodeServer(ChannelServer):
         self._created: dict[bytes, str] = {}
         self._drain_limit: Any = None
         self.store = StoreService(self)
+        self.dead_owners = DeadOwners(self)
+        self.on_table.append(self.dead_owners.table_came)
         #: Values of other nodes; None in a session on one node.
         self.pulls: PullService | None = None
         if self.is_clustered:
@@ -286,7 +289,10 @@ class NodeServer(ChannelServer):
         )
 
     def ask_head_again(self) -> None:
-        """The head may have forgotten what it was asked."""
+        """The head may have forgotten what it was asked, and what it asked for."""
+        for lease_id in self.raylet.not_granted():
+            # A head that was restarted looks for places for all its actors again.
+            self.feed(ev.LeaseCancelled(lease_id))
         for command in spillback.asked_again(self.raylet):
             self._ask_elsewhere(command)
 
@@ -326,6 +332,8 @@ class NodeServer(ChannelServer):
     def peer_left(self, peer: Peer) -> None:
         """A peer's channel is at its end."""
         self.store.peer_gone(peer.address)
+        if peer.role in ("driver", "executor"):
+            self.dead_owners.left(peer.address)
         if self.pulls is not None:
             self.pulls.peer_gone(peer.address)
         if self.control is not None:

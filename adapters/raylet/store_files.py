@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rayshim.adapters.shm import give, viewtable
-from rayshim.adapters.shm.layout import NAME
+from rayshim.adapters.shm.layout import MARK_BYTES, NAME
 from rayshim.lineage.store_policy import Kind, StoredFile
+
+
+class StoreFull(Exception):
+    """No room could be made; the text says why."""
 
 
 @dataclass(slots=True)
@@ -109,6 +113,29 @@ def remove(folder: str, name: str) -> None:
     """Remove a value from memory, whoever has it."""
     for state in ("", give.KEPT):
         Path(f"{folder}/{name}{state}").unlink(missing_ok=True)
+
+
+def owners(folder: str) -> dict[str, bytes]:
+    """Name -> mark of the owner, of all values in a folder; none if it is missing."""
+    found: dict[str, bytes] = {}
+    if not os.path.isdir(folder):
+        return found
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name, _, state = entry.name.partition(".")
+            if state not in ("", give.KEPT[1:]) or not NAME.fullmatch(name):
+                continue
+            try:
+                found[name] = mark_of(entry.path)
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def mark_of(path: str) -> bytes:
+    """The mark of the owner of one value."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read(MARK_BYTES)
 
 
 def folder_bytes(folder: str) -> int:

@@ -45,10 +45,6 @@ SETTLE_S = 0.1
 BATCH_BYTES = 64 << 20
 
 
-class StoreFull(Exception):
-    """No room could be made; the text says why."""
-
-
 class StoreService:
     """Keeps a store within its limit; one instance for each node.
 
@@ -74,6 +70,8 @@ class StoreService:
         self.copies = Copies()
         #: Names with a twin in the spill folder -> its size, bytes.
         self.spilled: dict[str, int] = {}
+        #: The same names -> mark of the owner.
+        self.spilled_owners: dict[str, bytes] = {}
         #: Name -> when somebody last asked for it, seconds since the epoch.
         self._asked_s: dict[str, float] = {}
         #: Restored just now: name -> until when it stays in any case.
@@ -117,7 +115,7 @@ class StoreService:
             later; or one on disk, if all that the store holds is in use.
 
         Raises:
-            StoreFull: there is none to be made.
+            store_files.StoreFull: there is none to be made.
         """
         async with self._moving:
             error = await self._make_room(size_bytes)
@@ -126,7 +124,7 @@ class StoreService:
                 return self._folder
             if self._has_disk_room(size_bytes):
                 return self._make_outside()
-            raise StoreFull(self._report(size_bytes, error, ()))
+            raise store_files.StoreFull(self._report(size_bytes, error, ()))
 
     def _has_disk_room(self, size_bytes: int) -> bool:
         if self._spill_limit_bytes < 0:
@@ -172,7 +170,7 @@ class StoreService:
             for path in (
                 f"{self._folder}/{name}",
                 f"{self._folder}/{name}{give.KEPT}",
-                f"{self._outside}/{name}",
+                f"{self.outside_folder}/{name}",
             ):
                 try:
                     return os.open(path, flags)
@@ -220,7 +218,7 @@ class StoreService:
         return self._target
 
     @property
-    def _outside(self) -> str:
+    def outside_folder(self) -> str:
         """Folder on a disk of this node whose files peers may map."""
         if isinstance(self._target, spill_target.FolderTarget):
             return self._target.folder
@@ -228,12 +226,12 @@ class StoreService:
 
     def _make_outside(self) -> str:
         self._get_target()
-        os.makedirs(self._outside, mode=0o700, exist_ok=True)
-        return self._outside
+        os.makedirs(self.outside_folder, mode=0o700, exist_ok=True)
+        return self.outside_folder
 
     def _disk(self) -> tuple[int, int]:
         """What the local folder holds, and what it may hold."""
-        used = store_files.folder_bytes(self._outside)
+        used = store_files.folder_bytes(self.outside_folder)
         if self._spill_limit_bytes < 0:
             return used, 0
         try:
@@ -343,6 +341,7 @@ class StoreService:
             self._copying[name] = False
             path = f"{self._folder}/{name}{give.KEPT}"
             try:
+                mark = store_files.mark_of(path)
                 size = await asyncio.to_thread(target.write, path, name)
             except SpillFull as full:
                 logger.warning("the spill folder is full: %s", full)
@@ -354,6 +353,7 @@ class StoreService:
                 error = "disk"
             else:
                 self.spilled[name] = size
+                self.spilled_owners[name] = mark
                 written.append(name)
             if self._copying.pop(name):
                 await self._discard_now([name])
@@ -441,7 +441,7 @@ class StoreService:
         self._start(self._answer_restore(peer, message))
 
     async def _answer_restore(self, peer: Peer, message: n.RestoreSegments) -> None:
-        answer = n.SegmentsRestored(message.request_id, [], outside=self._outside)
+        answer = n.SegmentsRestored(message.request_id, [], outside=self.outside_folder)
         errors = []
         for name in message.names:
             try:
@@ -480,7 +480,7 @@ class StoreService:
         if store_files.find(self._folder, name) is not None:
             self._fresh[name] = now + RESTORED_S
             return ""
-        outside = f"{self._outside}/{name}"
+        outside = f"{self.outside_folder}/{name}"
         size = self.spilled.get(name)
         if size is None:
             try:  # too large for memory when it was written
@@ -489,6 +489,7 @@ class StoreService:
                 return None
             size = about.st_size
             self.spilled[name] = size
+            self.spilled_owners[name] = store_files.mark_of(outside)
         async with self._moving:
             error = await self._make_room_for_reader(size)
             if not error:
@@ -531,7 +532,11 @@ class StoreService:
             raise
 
     def _on_discard(self, peer: Peer, message: n.DiscardSegments) -> None:
-        names = [name for name in message.names if NAME.fullmatch(name)]
+        self.discard(message.names)
+
+    def discard(self, wanted: Iterable[str]) -> None:
+        """Nobody needs these values any more."""
+        names = [name for name in wanted if NAME.fullmatch(name)]
         for name in names:
             if name in self._copying:
                 self._copying[name] = True
@@ -543,7 +548,8 @@ class StoreService:
             store_files.remove(self._folder, name)
             self._asked_s.pop(name, None)
             self._fresh.pop(name, None)
-            spill_target.remove_file(f"{self._outside}/{name}")
+            spill_target.remove_file(f"{self.outside_folder}/{name}")
+            self.spilled_owners.pop(name, None)
             if self.spilled.pop(name, None) is not None:
                 twins.append(name)
         if twins and not isinstance(self._target, spill_target.FolderTarget):
@@ -552,8 +558,9 @@ class StoreService:
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
             store_files.remove(self._folder, name)
+            self.spilled_owners.pop(name, None)
             self.spilled.pop(name, None)
-            spill_target.remove_file(f"{self._outside}/{name}")
+            spill_target.remove_file(f"{self.outside_folder}/{name}")
 
     # --- who holds what ---------------------------------------------------------------
 

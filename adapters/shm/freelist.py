@@ -19,6 +19,8 @@ class Owned:
     filled_bytes: int
     #: How often it was written anew.
     reuses: int = 0
+    #: Address of its value's owner.
+    owner: str = ""
 
 
 class FreeList:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+
+from rayshim.adapters.wire.address import node_of
 
 #: Buffers start at multiples of this, so that vector loads of numpy and Arrow are
 #: aligned (Arrow's columnar format recommends 64 bytes).
@@ -16,6 +19,26 @@ SMALL_LIMIT_BYTES = 512 * 1024
 #: A segment of a process (its tag and a number), or ``o-<hex object id>`` for a copy
 #: that was pulled from another node.
 NAME = re.compile(r"[0-9a-f]+-[0-9a-f]+|o-[0-9a-f]+")
+
+
+#: First bytes of a segment: they name the owner of its value.
+MARK_BYTES = 20
+_MARK = b"RSO1"
+
+
+def owner_mark(address: str) -> bytes:
+    """The first part of each segment: a short name of its owner and of that's node.
+
+    So the raylets find what a dead process, or the processes of a dead node, owned,
+    also where the creator is dead as well.
+    """
+    name = hashlib.blake2b(address.encode(), digest_size=8).digest()
+    return _MARK + name + node_of(address).encode().ljust(8, b"\0")
+
+
+def node_of_mark(mark: bytes) -> str:
+    """First hex digits of the owner's node; empty in a session on one node."""
+    return mark[12:].rstrip(b"\0").decode("ascii", "replace")
 
 
 def aligned(offset: int) -> int:

@@ -41,15 +41,21 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from rayshim.adapters.shm import give
 from rayshim.adapters.shm.freelist import FreeList, Owned
-from rayshim.adapters.shm.layout import NAME, capacity_for, is_within, plan
+from rayshim.adapters.shm.layout import (
+    MARK_BYTES,
+    NAME,
+    capacity_for,
+    is_within,
+    owner_mark,
+    plan,
+)
 from rayshim.adapters.shm.mapping import Mapping, MappingCache
-from rayshim.adapters.shm.usage import Usage
+from rayshim.adapters.shm.usage import StoreStatistics, Usage
 from rayshim.adapters.shm.views import open_view
 from rayshim.adapters.shm.viewtable import ViewTable, fingerprint
 from rayshim.adapters.wire.messages import Segment
@@ -65,28 +71,12 @@ SPARE_SHARE = 0.2
 #: Smaller segments are mapped by their second reuse: the first is cheaper by
 #: ``pwrite`` (150 kB: 39 us against 79; 4 MiB: equal), most have no second one.
 MAP_AT_ONCE_BYTES = 4 << 20
+#: Owners whose marks a process remembers.
+MAX_MARKS = 1000
 #: A full store, in the words of tmpfs, of quotas and of memory limits.
 FULL_CODES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
 
 Part = bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """What one process's store holds and did."""
-
-    #: Segments of this process that hold a value, and the memory they take.
-    live_segments: int
-    live_bytes: int
-    #: Segments of this process that wait for reuse.
-    free_segments: int
-    free_bytes: int
-    #: Mappings of this process, own and foreign.
-    mappings: int
-    mapped_bytes: int
-    #: Values written into new files, and into recycled ones.
-    fresh_writes: int
-    recycled_writes: int
 
 
 class SegmentStore:
@@ -129,6 +119,8 @@ class SegmentStore:
         #: name -> segment of this process that holds a value.
         self._live: dict[str, Owned] = {}
         self._live_bytes = 0
+        #: Owner's address -> the first bytes of its segments.
+        self._marks: dict[str, bytes] = {}
         self._free = FreeList()
         self._mappings = MappingCache(
             max_mappings=MAX_MAPPINGS, max_foreign_bytes=MAX_FOREIGN_BYTES
@@ -151,12 +143,15 @@ class SegmentStore:
 
     # --- writing -------------------------------------------------------------
 
-    def write(self, stream: bytes, buffers: list[memoryview]) -> Segment:
+    def write(
+        self, stream: bytes, buffers: list[memoryview], owner: str = ""
+    ) -> Segment:
         """Stores a value.
 
         Args:
             stream: the pickle stream.
             buffers: its out-of-band buffers, C-contiguous.
+            owner: address of the value's owner; empty: this process.
 
         Returns:
             The segment, which this process keeps until :meth:`recycle`.
@@ -170,11 +165,13 @@ class SegmentStore:
             raise ValueError("the object store of this process is closed")
         if self._table is None:
             self._list_views()
-        parts: list[Part] = [stream, *buffers]
-        layout, end = plan([len(stream), *[view.nbytes for view in buffers]])
+        parts: list[Part] = [self._mark_of(owner), stream, *buffers]
+        sizes = [MARK_BYTES, len(stream), *[view.nbytes for view in buffers]]
+        layout, end = plan(sizes)
         owned = self._reuse(end, layout, parts)
         if owned is None:
             owned = self._write_fresh(end, layout, parts)
+        owned.owner = owner
         give.publish(self._path(owned.name))
         with self._lock:
             if owned.reuses:
@@ -183,10 +180,24 @@ class SegmentStore:
                 self._fresh_writes += 1
             self._live[owned.name] = owned
             self._live_bytes += owned.filled_bytes
-        return Segment(owned.name, owned.capacity, self._node, self._address, layout)
+        return Segment(
+            owned.name, owned.capacity, self._node, self._address, layout[2:]
+        )
+
+    def _mark_of(self, owner: str) -> bytes:
+        mark = self._marks.get(owner)
+        if mark is None:
+            if len(self._marks) >= MAX_MARKS:
+                self._marks.clear()
+            mark = self._marks[owner] = owner_mark(owner or self._address)
+        return mark
 
     def write_outside(
-        self, folder: str, stream: bytes, buffers: list[memoryview]
+        self,
+        folder: str,
+        stream: bytes,
+        buffers: list[memoryview],
+        owner: str = "",
     ) -> Segment:
         """Stores a value for which the store has no room in a folder on disk.
 
@@ -194,8 +205,9 @@ class SegmentStore:
             OSError: the disk is full; nothing is left behind.
         """
         self._check_process()
-        parts: list[Part] = [stream, *buffers]
-        layout, end = plan([len(stream), *[view.nbytes for view in buffers]])
+        parts: list[Part] = [self._mark_of(owner), stream, *buffers]
+        sizes = [MARK_BYTES, len(stream), *[view.nbytes for view in buffers]]
+        layout, end = plan(sizes)
         name = f"{self._tag}-{next(self._numbers):x}"
         path = f"{folder}/{name}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -212,8 +224,9 @@ class SegmentStore:
             os.close(fd)
         with self._lock:
             self._outside[name] = path
-            self._live[name] = Owned(name, end, 0)  # takes no memory of the store
-        return Segment(name, end, self._node, self._address, layout)
+            # It takes no memory of the store.
+            self._live[name] = Owned(name, end, 0, owner=owner)
+        return Segment(name, end, self._node, self._address, layout[2:])
 
     def find_outside(self, name: str, path: str) -> None:
         """The value of that name is to be read from a file on disk."""
@@ -461,6 +474,20 @@ class SegmentStore:
                     spare.append(oldest)
         for oldest in spare:
             self._remove(oldest)
+
+    def owner_died(self, owner: str) -> None:
+        """Gives up what this process made for an owner that is dead.
+
+        Others may view it, so it is not written again.
+        """
+        self._check_process()
+        with self._lock:
+            gone = [one for one in self._live.values() if one.owner == owner]
+            for one in gone:
+                del self._live[one.name]
+                self._live_bytes -= one.filled_bytes
+        for one in gone:
+            self._remove(one, "")
 
     def discard(self, segment: Segment) -> None:
         """Removes a segment whose creator is gone; a spilled one is the raylet's."""

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 
 #: The count of used bytes is taken anew after this time.
 USAGE_AGE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What one process's store holds and did."""
+
+    #: Segments of this process that hold a value, and the memory they take.
+    live_segments: int
+    live_bytes: int
+    #: Segments of this process that wait for reuse.
+    free_segments: int
+    free_bytes: int
+    #: Mappings of this process, own and foreign.
+    mappings: int
+    mapped_bytes: int
+    #: Values written into new files, and into recycled ones.
+    fresh_writes: int
+    recycled_writes: int
 
 
 class Usage:

@@ -313,6 +313,12 @@ class JobEnded(Struct, array_like=True, tag=107):
     job_id: bytes
 
 
+class OwnersDied(Struct, array_like=True, tag=112):
+    """Processes of a node are gone: a node to the head, and the head to all nodes."""
+
+    addresses: list[str]
+
+
 class ReserveBundles(Struct, array_like=True, tag=108):
     """First phase of a placement group on one node."""
 

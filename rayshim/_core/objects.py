@@ -249,7 +249,7 @@ class ObjectPlane:
             buffers = [bytes(buffer) for buffer in serialized.buffers]
             return m.Payload(m.PICKLE, serialized.stream, buffers, nested)
         if segment is None:
-            segment = self.storing.write(serialized)
+            segment = self.storing.write(serialized, borrower)
         return m.Payload(m.SEGMENT, b"", [], nested, segment)
 
     def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
@@ -478,6 +478,7 @@ class ObjectPlane:
         """Close the dead process' lends; what it owned is lost."""
         if channel.address:
             self.lending.owner_died(channel.address)
+            self._peer.store.owner_died(channel.address)
             self.settle()
 
     def node_died(self, info: NodeInfo) -> None:

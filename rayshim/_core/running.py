@@ -402,10 +402,10 @@ class Runner:
                 f"Could not serialize the return value {value!r:.200}: "
                 f"{describe_failure(value, error)}"
             ) from error
-        if not serialized.refs:
-            return self._peer.objects.pack(serialized, "")
         objects = self._peer.objects
-        segment = objects.storing.write_if_large(serialized)
+        if not serialized.refs:
+            return objects.pack(serialized, channel.address)
+        segment = objects.storing.write_if_large(serialized, channel.address)
         with self._peer.lock:
             return objects.pack(serialized, channel.address, segment)
 

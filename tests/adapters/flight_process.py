@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rayshim.adapters.raylet.pull_service import PullService
-from rayshim.adapters.raylet.store_service import StoreFull
+from rayshim.adapters.raylet.store_files import StoreFull
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.messages import Segment
 from rayshim.lineage.store_policy import Copies

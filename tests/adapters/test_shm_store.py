@@ -71,7 +71,7 @@ def test_what_is_written_is_read(store):
     stream, views = store.read(segment, lambda: None)
 
     assert segment.node == "ab" * 8 and segment.creator == "unix:/w"
-    assert segment.layout == [0, 3, 64, 3 * MIB, 64 + 3 * MIB, 0, 64 + 3 * MIB, 1]
+    assert segment.layout == [64, 3, 128, 3 * MIB, 128 + 3 * MIB, 0, 128 + 3 * MIB, 1]
     assert bytes(stream) == b"abc"
     assert views[0] == content and bytes(views[1]) == b"" and bytes(views[2]) == b"x"
 

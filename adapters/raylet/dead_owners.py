@@ -1,0 +1,102 @@
+"""Values whose owners are dead: nobody can free them any more, so the raylets do.
+
+Each segment begins with the mark of its owner (:mod:`rayshim.adapters.shm.layout`).
+The raylet of a process that dies removes what it owned from this node's store and has
+the head tell the other nodes; what the processes of a dead node owned goes as well.
+A process may be writing a value for an owner that is dead already, so the store
+is looked through again a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from rayshim.adapters.raylet import store_files
+from rayshim.adapters.shm.layout import node_of_mark, owner_mark
+from rayshim.adapters.wire import node_messages as nodes
+
+if TYPE_CHECKING:
+    from rayshim.adapters.raylet.server import NodeServer
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after a death at which the store is looked through.
+LOOKS_S = (0.05, 1.0, 10.0)
+
+
+class DeadOwners:
+    """Removes values of dead owners from the store of this node.
+
+    Args:
+        server: The node.
+    """
+
+    def __init__(self, server: NodeServer) -> None:
+        self._server = server
+        #: Marks of owners, and first digits of nodes, that died a little while ago.
+        self._marks: set[bytes] = set()
+        self._nodes: set[str] = set()
+        #: Nodes that were told of already.
+        self._mourned: set[str] = set()
+        self._looks = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def died(self, addresses: list[str]) -> None:
+        """These processes are gone."""
+        for address in addresses:
+            self._marks.add(owner_mark(address))
+        self._look_soon()
+
+    def left(self, address: str) -> None:
+        """A process of this node is gone: clean up, and tell the other nodes."""
+        self.died([address])
+        if self._server.is_clustered:
+            self._server.head.send(nodes.OwnersDied([address]))
+
+    def table_came(self, table: nodes.NodeTable) -> None:
+        """The head told which nodes there are."""
+        for info in table.nodes:
+            short = info.node_id[:8]
+            if not info.alive and short not in self._mourned:
+                self._mourned.add(short)
+                self._nodes.add(short)
+                self._look_soon()
+
+    def _look_soon(self) -> None:
+        for delay_s in LOOKS_S:
+            self._looks += 1
+            self._server.loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._looks -= 1
+        if self._task is None or self._task.done():
+            self._task = self._server.loop.create_task(self._clean())
+        elif not self._looks:
+            # The last look must not be lost behind one that is under way.
+            self._looks += 1
+            self._server.loop.call_later(LOOKS_S[0], self._look)
+
+    async def _clean(self) -> None:
+        marks, short = set(self._marks), set(self._nodes)
+        folder = self._server.config.store_dir
+        try:
+            owners = await asyncio.to_thread(store_files.owners, folder)
+            outside = self._server.store.outside_folder
+            owners.update(await asyncio.to_thread(store_files.owners, outside))
+        except OSError:
+            logger.exception("the store could not be looked through")
+            return
+        owners.update(self._server.store.spilled_owners)
+        gone = [
+            name
+            for name, mark in owners.items()
+            if mark in marks or node_of_mark(mark) in short
+        ]
+        if gone:
+            self._server.store.discard(gone)
+        if not self._looks:
+            # What died since this look began has looks of its own ahead.
+            self._marks.clear()
+            self._nodes.clear()
