@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 def reserve(raylet: Raylet, event: ev.BundlesRequested, now: float) -> list[Command]:
     """A placement group wants bundles here."""
     group = event.group
-    if group in raylet._removed_groups or group in raylet._reservations:
+    if group in raylet._removed_groups:
         return []
+    waiting = raylet._reservations.get(group)
+    if waiting is not None:
+        if event.attempt <= waiting.attempt:
+            return []
+        # Nobody listens to the older attempt: the control service was restarted.
+        end_reservation(raylet, group)
     if raylet.is_draining:
         return [ev.RefuseBundles(group, event.attempt)]
     held = raylet.groups.get(group, {})

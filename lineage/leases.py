@@ -15,7 +15,10 @@ Shape = tuple[tuple[tuple[str, int], ...], bytes, int]
 #: Finished lease ids and removed groups that are remembered against late messages.
 REMEMBERED = 4096
 #: More hops than a request may have.
-NEVER_AGAIN = 1 << 30
+NEVER_AGAIN = 1 << 62
+#: Hops with which the next life of the control service asks for what it did not hear
+#: of any more; a life sends a request to fewer nodes than that.
+LIFE_HOPS = 1 << 20
 
 
 class LeaseState(Enum):

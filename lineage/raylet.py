@@ -38,6 +38,7 @@ from rayshim.lineage import lease_events as ev
 from rayshim.lineage.executors import ExecutorSet
 from rayshim.lineage.lease_events import Command, LeaseRequested
 from rayshim.lineage.leases import (
+    LIFE_HOPS,
     NEVER_AGAIN,
     Bundle,
     Executor,
@@ -184,6 +185,14 @@ class Raylet:
         """Whether a bundle of a group (-1: any) is on this node."""
         bundles = self.groups.get(group)
         return bundles is not None and (index < 0 or index in bundles)
+
+    def not_granted(self) -> list[bytes]:
+        """Leases of the control service that wait here."""
+        return [
+            lease_id
+            for lease_id, lease in self.leases.items()
+            if lease.request.fixed and lease.executor is None
+        ]
 
     def _repeat(self, event: LeaseRequested, now: float) -> list[Command]:
         return [grant(self.leases[event.lease_id])]
@@ -438,6 +447,8 @@ class Raylet:
         lease.executor = None
         lease.state = LeaseState.FINISHED
         del self.leases[request.lease_id]
+        if request.fixed and hops == NEVER_AGAIN:
+            hops = (request.hops // LIFE_HOPS + 1) * LIFE_HOPS
         held = self._held[request.holder]
         del held[request.lease_id]
         if not held:

@@ -96,17 +96,22 @@ class ActorService:
         """A node found an executor."""
         actor_id, incarnation = _actor_of(message.lease_id)
         actor = self.machine.actors.get(actor_id)
-        self._control.placer.granted(message.lease_id)
         if (
             actor is None
             or actor.incarnation != incarnation
             or actor.state is not act.ActorState.PLACING
         ):
-            # It was given up meanwhile. (Said twice, it changes nothing.)
-            if actor is None or actor.incarnation != incarnation or not actor.pid:
+            # It was given up meanwhile, or runs elsewhere: two nodes may have been
+            # asked by two lives of the head. (Said twice, it changes nothing.)
+            if (
+                actor is None
+                or actor.incarnation != incarnation
+                or actor.worker_id != message.worker_id
+            ):
                 kill = wire.KillExecutor(message.lease_id)
                 self._nodes.send(node_id, kill)
             return
+        self._control.placer.granted(node_id, message.lease_id)
         cargo = self.cargo[actor_id]
         cargo.gpu_ids = message.gpu_ids
         cargo.node_id = node_id
@@ -118,7 +123,8 @@ class ActorService:
 
     def rejected(self, node_id: str, message: wire.LeaseRejected) -> None:
         """A node will not find an executor."""
-        if not self._control.placer.rejected(message.lease_id, message.kind):
+        placer = self._control.placer
+        if not placer.rejected(node_id, message.lease_id, message.kind):
             self.refused(message.lease_id, message.reason, message.kind)
 
     def refused(self, lease_id: bytes, reason: str, kind: str) -> None:
@@ -129,6 +135,9 @@ class ActorService:
     def lost(self, node_id: str, message: wire.LeaseLost) -> None:
         """An actor's process is gone."""
         actor_id, incarnation = _actor_of(message.lease_id)
+        cargo = self.cargo.get(actor_id)
+        if cargo is None or cargo.node_id != node_id:
+            return  # That process was one too many.
         kind = "oom" if message.out_of_memory else message.kind
         self._feed(acts.ExecutorLost(actor_id, incarnation, message.reason, kind))
 
@@ -172,6 +181,8 @@ class ActorService:
                 known is None
                 or known.incarnation != one.incarnation
                 or known.state not in (*_RUNNING, act.ActorState.PLACING)
+                # Or it runs elsewhere, as another life of the head placed it, too.
+                or known.worker_id not in (b"", one.worker_id)
             ):
                 logger.warning(
                     "node %s runs actor %s, which this head does not know: it is ended",
@@ -315,7 +326,8 @@ class ActorService:
         cargo = self.cargo[one.actor_id]
         if actor.state is act.ActorState.PLACING:
             # The grant was not heard of any more.
-            self._control.placer.granted(_lease_of(one.actor_id, one.incarnation))
+            lease_id = _lease_of(one.actor_id, one.incarnation)
+            self._control.placer.granted(node_id, lease_id)
             cargo.node_id, cargo.gpu_ids = node_id, one.gpu_ids
             self._feed(
                 acts.Placed(

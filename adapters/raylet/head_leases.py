@@ -14,6 +14,7 @@ from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import placement
 from rayshim.lineage.labels import rank
+from rayshim.lineage.leases import LIFE_HOPS
 from rayshim.lineage.resources import Units, describe, to_units
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class LeasePlacer:
         self._nodes = directory
         #: Lease id -> request, in order of arrival.
         self._entries: dict[bytes, _Entry] = {}
+        #: Restarts of the control service so far.
+        self.lives = 0
         #: ``on_refused(lease_id, reason, kind)``: an actor will never be placed.
         self.on_refused: Callable[[bytes, str, str], None]
         self._is_trying = False
@@ -115,6 +118,8 @@ class LeasePlacer:
 
     def place(self, request: wire.RequestLease, home: str) -> None:
         """An actor needs an executor somewhere, best on the node ``home``."""
+        # Else nodes may take it for a late copy of an earlier life's request.
+        request.hops = self.lives * LIFE_HOPS
         entry = _Entry(request, "", home, self._server.now())
         self._entries[request.lease_id] = entry
         self._try(entry)
@@ -129,15 +134,18 @@ class LeasePlacer:
         """Whether a request is under way."""
         return lease_id in self._entries
 
-    def granted(self, lease_id: bytes) -> None:
-        """An actor has its executor."""
-        self._entries.pop(lease_id, None)
+    def granted(self, node_id: str, lease_id: bytes) -> None:
+        """An actor has its executor on a node."""
+        entry = self._entries.pop(lease_id, None)
+        if entry is not None and entry.sent_to not in ("", node_id):
+            # The grant was made for an earlier life of the control service.
+            self._nodes.send(entry.sent_to, wire.CancelLease(lease_id))
 
-    def rejected(self, lease_id: bytes, kind: str) -> bool:
+    def rejected(self, node_id: str, lease_id: bytes, kind: str) -> bool:
         """Whether a request that a node rejected goes on elsewhere."""
         entry = self._entries.get(lease_id)
-        if entry is None:
-            return True  # It was taken back.
+        if entry is None or entry.sent_to != node_id:
+            return True  # It was taken back, or was of an earlier life.
         if kind not in ("cancelled", "drained"):
             del self._entries[lease_id]
             return False

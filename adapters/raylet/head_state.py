@@ -231,7 +231,11 @@ class HeadState:
         groups = self._journal.load(_GROUPS)
         values = self._journal.load(_VALUES)
         jobs = self._journal.load(_JOBS)
-        count = self._journal.load(_META).get(b"job_count")
+        meta = self._journal.load(_META)
+        count = meta.get(b"job_count")
+        control.placer.lives = int(meta.get(b"restarts", b"0"))
+        restarts = str(control.placer.lives + 1).encode()
+        self._journal.put(_META, b"restarts", restarts)
         if not (known or lives or groups or values or jobs or count):
             return False
         self.is_recovering = True
