@@ -97,7 +97,7 @@ class Head(Process):
             self.send(source, "return", lease_id, True)
         elif actor.incarnation != int(number):
             self.send(source, "kill_lease", lease_id)
-        elif actor.state is ActorState.PLACING:
+        elif actor.state is ActorState.PLACING and lease_id in self.leases:
             self.on_granted(source, lease_id, address, worker_id)
         elif actor_id not in self._lives:
             self.leases[lease_id] = (actor_id, actor.incarnation, source)
@@ -294,7 +294,7 @@ class Head(Process):
         """An executor for an actor; may come twice."""
         found = self.leases.get(lease_id)
         if found is None:
-            self.send(source, "return", lease_id, False)
+            self._claim(source, lease_id, worker_id, address)
             return
         actor, incarnation, _ = found
         if actor in self._lives:

@@ -165,7 +165,14 @@ class Program:
         try:
             value = yield "get", ref
         except SimError as error:
-            self.driver.kernel.fail(f"{what} is {error.kind} {error.text}")
+            cluster = self.driver.cluster
+            if (
+                cluster.faults["channel"]
+                and "OwnerDied" in f"{error.kind} {error.text}"
+            ):
+                cluster.count_error(error)  # a broken channel counts as a death
+            else:
+                self.driver.kernel.fail(f"{what} is {error.kind} {error.text}")
             return
         if value != wanted:
             self.driver.kernel.fail(f"{what} is {value!r}, not {wanted!r}")
