@@ -16,6 +16,7 @@ import pytest
 import rayshim
 from doc_pages import DOCS
 from rayshim import exceptions
+from rayshim.cluster_utils import Cluster
 from rayshim.util import placement_group
 
 PAGE = (DOCS / "compatibility.md").read_text()
@@ -93,6 +94,11 @@ def test_wrong_parameters_raise(
 ) -> None:
     with pytest.raises(error):
         rayshim.init(**parameters)
+
+
+def test_a_node_refuses_what_has_no_effect() -> None:
+    with pytest.raises(TypeError, match="plasma_directory"):
+        Cluster().add_node(plasma_directory="/tmp")
 
 
 @pytest.fixture(scope="module")
