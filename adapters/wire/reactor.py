@@ -139,6 +139,18 @@ class Reactor:
         Raises:
             ConnectionError: nobody listens at ``address``.
         """
+        return self.adopt(self.open_socket(address), address)
+
+    def adopt(self, sock: socket.socket, address: str) -> Channel:
+        """A channel on a socket of :meth:`open_socket`."""
+        return self._add(sock, address, CHALLENGE)
+
+    def open_socket(self, address: str) -> socket.socket:
+        """Connect without the lock: a host that is gone may take its time.
+
+        Raises:
+            ConnectionError: nobody listens at ``address``.
+        """
         path = addresses.socket_path(address, self.home, self.sockets_dir)
         try:
             if path:
@@ -153,7 +165,7 @@ class Reactor:
                 sock = socket.create_connection((host, port), CONNECT_LIMIT_S)
         except OSError as error:
             raise ConnectionError(f"no process listens at {address}: {error}") from None
-        return self._add(sock, address, CHALLENGE)
+        return sock
 
     def _add(self, sock: socket.socket, address: str, phase: int) -> Channel:
         sock.setblocking(False)

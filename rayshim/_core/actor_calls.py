@@ -370,6 +370,7 @@ class ActorCaller:
                 "the node process of this session is gone, so no actor can be created. "
                 "Call shutdown() and init() to start again."
             )
+        peer.check_control()
         if register.name:
             register.request_id = peer.next_request_id()
         with peer.lock:

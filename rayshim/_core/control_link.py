@@ -8,6 +8,9 @@ Handling them twice is handling them once: each carries an id of its sender.
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -101,19 +104,46 @@ class ControlLink:
         self._peer.reactor.call_later(RETRY_S, self._try_again)
 
     def _try_again(self) -> None:
+        if not self._peer.ended and self._channel is None:
+            # A thread: a host that is gone may take seconds to show it.
+            threading.Thread(
+                target=self._reach, name="rayshim-head", daemon=True
+            ).start()
+
+    def _reach(self) -> None:
         peer = self._peer
-        if peer.ended or self._channel is not None:
-            return
-        try:
-            channel = peer.connect(self.address)
-        except ConnectionError:
-            gone_s = time.monotonic() - self._lost_s
-            if gone_s > peer.settings.head_grace_s and not self._gave_up:
-                self._gave_up = True
-                peer.fail_requests()
-                self._unanswered.clear()
-            peer.reactor.call_later(RETRY_S, self._try_again)
-            return
+        sock: socket.socket | None = None
+        with contextlib.suppress(ConnectionError):
+            sock = peer.reactor.open_socket(self.address)
+        with peer.lock:
+            if peer.ended or self._channel is not None:
+                if sock is not None:
+                    sock.close()
+            elif sock is not None:
+                self._reached(peer.connect(self.address, sock=sock))
+            else:
+                if time.monotonic() - self._lost_s > peer.settings.head_grace_s:
+                    self._give_up()
+                peer.reactor.call_later(RETRY_S, self._try_again)
+
+    def _give_up(self) -> None:
+        """Requests wait no more; a head that comes back all the same is welcome."""
+        self._gave_up = True
+        self._peer.fail_requests(*self.gone())
+        self._unanswered.clear()
+
+    def gone(self) -> tuple[str, str]:
+        """Name and text of the error of requests that nobody will answer."""
+        away_s = time.monotonic() - self._lost_s
+        return "RaySystemError", (
+            f"the head of the cluster ({self.address}) is gone for {away_s:.0f} s, "
+            f"longer than the setting head_grace_s "
+            f"({self._peer.settings.head_grace_s:g} s); restart it on its journal, or "
+            "start another cluster"
+        )
+
+    def _reached(self, channel: Channel) -> None:
+        peer = self._peer
         channel.role = "control"
         self._channel = channel
         self._gave_up = False

@@ -49,7 +49,7 @@ MAX_SWEEP_S = 0.8
 IDLE_SWEEPS = 8
 
 #: How requests end that a dead node process cannot answer any more.
-_GONE, _NOTHING = "LocalRayletDiedError", b"\xa0"
+_GONE = "LocalRayletDiedError"
 
 MessageHandler = Callable[[Channel, Any], None]
 
@@ -226,12 +226,15 @@ class Peer:
         """Let another part (the executor's) handle more messages."""
         self._handlers.update(handlers)
 
-    def connect(self, address: str, role: str = "") -> Channel:
+    def connect(
+        self, address: str, role: str = "", sock: socket.socket | None = None
+    ) -> Channel:
         """The channel to a process, opened if there is none (under the lock).
 
         Args:
             address: of the process.
             role: what this process is there; by default what it is.
+            sock: connected to it already.
 
         Raises:
             ConnectionError: the process is gone.
@@ -243,7 +246,8 @@ class Peer:
             dead = self.nodes.dead_node_of(address)
             if dead is not None:
                 raise ConnectionError(f"node {dead.node_id[:8]} died: {dead.death}")
-            channel = self.reactor.connect(address)
+            sock = self.reactor.open_socket(address) if sock is None else sock
+            channel = self.reactor.adopt(sock, address)
             self._channels[address] = channel
             role = role or self.role
             channel.send(
@@ -321,18 +325,19 @@ class Peer:
         if self.on_raylet_gone is not None:
             self.on_raylet_gone()
         error = exceptions.LocalRayletDiedError()
-        self.fail_requests()
+        self.fail_requests(_GONE, "")
         self.tasks.raylet_died(error)
         self.actors.raylet_died(error)
 
-    def fail_requests(self) -> None:
+    def fail_requests(self, error: str, text: str) -> None:
         """The control service will not answer: end what waits for it."""
+        payload = msgspec.msgpack.encode(text)
         for request_id, response in self._requests.items():
             if response is None:
-                self._requests[request_id] = m.Response(request_id, _GONE, _NOTHING)
+                self._requests[request_id] = m.Response(request_id, error, payload)
         callbacks, self._callbacks = self._callbacks, {}
         for request_id, answered in callbacks.items():
-            answered(m.Response(request_id, _GONE, _NOTHING))
+            answered(m.Response(request_id, error, payload))
 
     # -- control service -----------------------------------------------------------
 
@@ -341,6 +346,15 @@ class Peer:
         request_id = next(self._request_ids)
         self._requests[request_id] = None
         return request_id
+
+    def check_control(self) -> None:
+        """See that the control service is there, or may soon be again.
+
+        Raises:
+            RaySystemError: it is gone for longer than it may.
+        """
+        if isinstance(self.control, ControlLink) and self.control.closed:
+            raise _remote_error(*self.control.gone())
 
     def request(
         self, method: str, payload: Any = None, *, timeout_s: float | None = 60.0
@@ -357,6 +371,7 @@ class Peer:
         """
         if self.raylet.closed:
             raise exceptions.LocalRayletDiedError()
+        self.check_control()
         request_id = self.next_request_id()
         with self.lock:
             data = msgspec.msgpack.encode(payload)

@@ -88,7 +88,7 @@ def test_an_actor_restarts_on_another_node(
     home.process.kill()
     gone = until(owner, "RESTARTING")
     assert gone.kind == "node"
-    assert f"its node {home.node_id[:8]} (127.0.0.1) died" in gone.cause
+    assert f"its node {home.node_id} (127.0.0.1) died" in gone.cause
     second = until(owner, "ALIVE")
     assert (second.incarnation, second.restarts_left) == (1, 0)
     assert second.address != first.address
