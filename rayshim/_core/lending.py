@@ -124,11 +124,14 @@ class Lending:
         self._peer.arm_sweep()
 
     def owner_died(self, address: str) -> None:
-        """A process is gone: what it owned is lost where it is not known."""
+        """A process is gone: what it owned is lost, but for small values known here.
+
+        Large ones are removed from the stores. Views of them stay valid.
+        """
         lost = []
         for entry in self._objects.table.peer_died(address):
             self.fetching.discard(entry.object_id)
-            if entry.value is None:
+            if entry.value is None or entry.value.segment is not None:
                 lost.append(entry)
         if not lost:
             return
@@ -143,7 +146,11 @@ class Lending:
 
     def _end_values(self, address: str, lost: list[ObjectEntry]) -> None:
         for entry in lost:
-            if entry.value is None:
+            value = entry.value
+            if value is not None and value.segment is not None:
+                self._peer.store.drop_mapping(value.segment.name)
+                entry.value = value = None
+            if value is None:
                 error = exceptions.OwnerDiedError(
                     entry.object_id.hex(), address, entry.call_site
                 )
