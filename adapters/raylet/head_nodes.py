@@ -121,9 +121,13 @@ class NodeDirectory:
     # What is known.
 
     def usable(self) -> Iterator[KnownNode]:
-        """The nodes that may get work, in order of arrival."""
+        """The nodes that may get work, in order of arrival.
+
+        One that has not told its load since it joined may be full.
+        """
         for node_id, node in self.known.items():
-            if self.machine.is_usable(node_id):
+            has_told = node.load is not None or node.local is not None
+            if has_told and self.machine.is_usable(node_id):
                 node.refresh()
                 yield node
 

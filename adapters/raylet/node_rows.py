@@ -39,9 +39,9 @@ def _public_row(directory: NodeDirectory, node: KnownNode) -> dict[str, Any]:
 
 def full_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
     """One row for each node with all that a driver or tool needs to reach it."""
-    usable = {node.node_id for node in directory.usable()}
     rows = []
     for node in directory.known.values():
+        node.refresh()
         join, info = node.join, directory.info(node)
         rows.append(
             {
@@ -53,7 +53,7 @@ def full_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
                 "hostname": join.hostname,
                 "pid": join.pid,
                 "alive": info.alive,
-                "usable": node.node_id in usable,
+                "usable": directory.machine.is_usable(node.node_id),
                 "died_s": info.died_s,
                 "death": info.death,
                 "is_head_node": join.is_head_node,

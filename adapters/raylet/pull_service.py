@@ -334,8 +334,12 @@ class PullService:
         except StoreFull as error:
             self.feed(ev.RoomRefused(object_id, f"the store here is full: {error}"))
             return
-        except OSError as error:
-            self.feed(ev.RoomRefused(object_id, str(error)))
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("no room could be made for %s", object_id.hex())
+            # Whatever it was, the askers must hear of it.
+            reason = str(error) or type(error).__name__
+            self.feed(ev.RoomRefused(object_id, reason))
             return
         name = f"o-{object_id.hex()}"
         layout = list(making.layout)

@@ -207,7 +207,8 @@ class ObjectPlane:
         if segment.creator:
             self._free_segment(segment)
         else:
-            self.pulling.free_copies([object_id], segment.node)
+            # A copy that became the primary, and was pinned there for this owner.
+            self.pulling.free_copies([object_id], segment.node, is_pinned=True)
 
     def _free_segment(self, segment: m.Segment) -> None:
         peer = self._peer

@@ -223,7 +223,9 @@ class Puller:
         if gone:
             self.free_copies(gone, copies.node)
 
-    def free_copies(self, object_ids: list[bytes], node: str) -> None:
+    def free_copies(
+        self, object_ids: list[bytes], node: str, *, is_pinned: bool = False
+    ) -> None:
         """Tell a raylet that copies are not needed (under the lock)."""
         peer = self._peer
         is_near = node == peer.node_id
@@ -231,7 +233,10 @@ class Puller:
         if not address:
             return  # the node is gone, and the copies with it
         try:
-            peer.raylet_at(address).send(n.FreeCopies(object_ids))
+            raylet = peer.raylet_at(address)
+            if is_pinned:
+                raylet.send(n.UnpinCopies(object_ids))
+            raylet.send(n.FreeCopies(object_ids))
         except ConnectionError:
             pass
 

@@ -206,3 +206,26 @@ def test_arguments_on_a_killed_node_are_made_again(
     join(cluster, far=9)
     assert ray.get(sums, timeout=DEADLINE_S) == [7.0] * 4
     assert ran(tmp_path) == 8
+
+
+def test_a_copy_that_became_the_only_one_goes_with_its_last_reference(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    maker = join(cluster, far=9)
+    reader = join(cluster, other=9)
+    connect(cluster)
+    held = [make.remote(tmp_path, "a")]
+    assert ray.get(first_of_other.remote(held[0]), timeout=DEADLINE_S) == 7.0
+    wait_until(lambda: copies_of(held[0]) == [reader.node_id])
+    cluster.remove_node(maker, allow_graceful=False)
+
+    def primary() -> str:
+        value = current.require_peer().objects.entries[held[0]._bytes].value
+        return str(value.segment.node)
+
+    wait_until(lambda: primary() == reader.node_id)
+    assert ray.get(first_of_other.remote(held[0]), timeout=DEADLINE_S) == 7.0
+    assert ran(tmp_path) == 1 and len(files()) == 1
+    held.clear()
+    gc.collect()
+    wait_until(lambda: not files(), deadline_s=3.0)
