@@ -358,7 +358,6 @@ def test_owner_that_leaves_by_itself(wait_until, owner, lost):
     lost(ref)
 
 
-@pytest.mark.differs("owner-out-of-scope")
 def test_owner_whose_last_handle_goes(lost):
     (ref,) = ray.get(Owner.remote().put.remote(b"x" * 500_000))
     lost(ref)
