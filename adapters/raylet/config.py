@@ -82,10 +82,19 @@ class NodeConfig:
         """The bound TCP socket, if there is to be one; settles the port.
 
         Raises:
+            PermissionError: others could read the token, which is all that keeps
+                them from running code here.
             OSError: the address is not one of this host, or the port is taken.
         """
         if not self.listen_ip:
             return None
+        about = os.stat(self.token_path)
+        if about.st_uid != os.getuid() or about.st_mode & 0o077:
+            raise PermissionError(
+                f"the token file {self.token_path} has mode {about.st_mode & 0o777:o} "
+                f"and belongs to user {about.st_uid}: to listen at {self.listen_ip} it "
+                f"must be this user's ({os.getuid()}) and private (chmod 600)"
+            )
         from rayshim.adapters.wire import address
 
         sock = address.listen_tcp(self.listen_ip, self.port)

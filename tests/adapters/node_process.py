@@ -57,6 +57,7 @@ class NodeProcess:
         self.token = token or secrets.token_bytes(32)
         self.token_path = self.session_dir / "token"
         self.token_path.write_text(self.token.hex())
+        self.token_path.chmod(0o600)
         life_read, self.lifeline = os.pipe()
         ready_read, ready_write = os.pipe()
         self.job_id = secrets.token_bytes(4)
