@@ -223,6 +223,19 @@ class ReferenceTable:
         self._lent.setdefault(peer, set()).add(object_id)
         return entry.next_lend
 
+    def lend_home(self, object_id: bytes) -> int:
+        """Number the hand-over to the owner itself, inside a value.
+
+        None is needed, and 0 returned, if the owner counts this process as a borrower:
+        a release would follow the value on the same channel. Else what keeps the
+        object is the hold of whoever lent it, and that may end, on another channel,
+        before the value is there.
+        """
+        entry = self.entries[object_id]
+        if not entry.owner or self._is_borrower(entry):
+            return 0
+        return self.lend(object_id, entry.owner)
+
     def promise(self, object_id: bytes) -> int:
         """Number a hand-over to a call that pins the object itself until it ends.
 

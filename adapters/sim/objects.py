@@ -159,8 +159,11 @@ class Objects:
     def _lend(
         self, object_id: bytes, owner: str, borrower: str, *, promised: bool = False
     ) -> Nested:
-        if borrower in ("", owner) or object_id not in self.entries:
+        if not borrower or object_id not in self.entries:
             return Nested(object_id, owner, 0)
+        if borrower == owner:
+            lend = 0 if promised else self.table.lend_home(object_id)
+            return Nested(object_id, owner, lend)
         make = self.table.promise if promised else self.table.lend
         return Nested(
             object_id, owner, make(object_id, *(() if promised else (borrower,)))

@@ -256,8 +256,10 @@ class ObjectPlane:
     def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
         object_id = ref._bytes
         owner = ref._owner or self._peer.address
-        if not borrower or borrower == owner or object_id not in self.entries:
+        if not borrower or object_id not in self.entries:
             return m.Nested(object_id, owner, 0)
+        if borrower == owner:
+            return m.Nested(object_id, owner, self.table.lend_home(object_id))
         return m.Nested(object_id, owner, self.table.lend(object_id, borrower))
 
     def relend(
@@ -272,8 +274,11 @@ class ObjectPlane:
         nested = []
         for item in payload.nested:
             lend = 0
-            if borrower not in ("", item.owner) and item.object_id in self.entries:
-                if promised:
+            if borrower and item.object_id in self.entries:
+                if borrower == item.owner:
+                    if not promised:
+                        lend = self.table.lend_home(item.object_id)
+                elif promised:
                     lend = self.table.promise(item.object_id)
                 else:
                     lend = self.table.lend(item.object_id, borrower)

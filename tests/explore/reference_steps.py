@@ -283,7 +283,9 @@ class References:
     def lend(self, name: str, to: str, object_id: bytes) -> None:
         """Send a value with the reference inside."""
         self.hand_overs -= 1
-        lend = self.tables[name].lend(object_id, to) if to != self.owner else 0
+        table = self.tables[name]
+        is_home = to == self.owner
+        lend = table.lend_home(object_id) if is_home else table.lend(object_id, to)
         self._send(name, to, ("reference", object_id, lend))
 
     def call(self, name: str, to: str, object_id: bytes) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rayshim.lineage.explore import explore
+from rayshim.lineage.explore import explore, replay
 from rayshim.lineage.references import ReferenceTable
-from reference_steps import References
+from reference_steps import References, X
 
 
 class BorrowerSet(ReferenceTable):
@@ -77,3 +77,25 @@ def test_what_comes_twice_and_late_needs_a_channel_that_forbids_it(kind: str) ->
 
     assert found is not None
     assert any(step[0] == "deliver_twice" for step in found.steps)
+
+
+def test_a_reference_that_goes_home_needs_a_lend_too() -> None:
+    """The owner may hear that all its borrowers are done before it gets the value."""
+    steps = [
+        ("create",),
+        ("lend", "O", "A", X),
+        ("deliver", "O", "A"),
+        ("call", "A", "B", X),
+        ("deliver", "A", "B"),
+        ("start", "B", 1),
+        ("drop", "A", X),
+        ("lend", "B", "O", X),
+        ("drop", "B", X),
+        ("finish", "B", 1),
+        ("deliver", "B", "A"),
+        ("drop", "O", X),
+    ]
+
+    world = replay(References("OAB", hand_overs=3), steps)
+
+    assert list(world.tables["O"].entries) == [X]

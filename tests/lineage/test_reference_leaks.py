@@ -103,3 +103,32 @@ def test_an_object_that_was_freed_before_it_came_back_is_lost() -> None:
     assert entry.lost, "else whoever gets it waits for ever"
     entry.local += 1
     owner.validate()
+
+
+def test_a_reference_on_its_way_home_outlives_the_hold_of_its_lender() -> None:
+    """O lends to A, A to B, B sends it to O and is done; A hears that before O."""
+    owner, a, b = ReferenceTable("o"), ReferenceTable("a"), ReferenceTable("b")
+    owner.own(X)
+    a.receive(X, "o", "o", owner.lend(X, "a")).local += 1
+    lend = a.promise(X)  # a call from A to B
+    b.receive(X, "o", "a", lend, register=False).local += 2
+    home = b.lend_home(X)  # inside a value that B sends to O
+    b.drop(X)
+    b.unpin(X)
+    is_kept = b.keep(X, "a", lend)
+    assert home and is_kept
+    a.confirm(X, "b", lend)
+    a.drop(X)
+    assert not a.releases, "B is not known to the owner yet"
+    owner.drop(X)
+    assert X in owner.entries
+
+    owner.receive(X, "o", "b", home).local += 1
+    assert owner.releases == {"b": [(X, home)]}
+
+
+def test_a_known_borrower_needs_no_lend_to_the_owner() -> None:
+    table = ReferenceTable("me")
+    table.receive(X, "o", "o", 1).local += 1
+    assert table.lend_home(X) == 0
+    assert not table.entries[X].lends

@@ -16,6 +16,7 @@ from rayshim.lineage import recovery as rec
 from rayshim.lineage import waits
 from rayshim.lineage.actors import ActorManager
 from rayshim.lineage.membership import Membership
+from rayshim.lineage.placement import View
 from rayshim.lineage.placement_groups import Group, PlacementGroups
 from rayshim.lineage.pulls import Pulls
 from rayshim.lineage.raylet import Raylet
@@ -241,8 +242,10 @@ def test_recorded_placement_groups_are_rebuilt() -> None:
         is_detached=False,
         now=0.0,
     )
-    groups.requested(group, node_count=1)
-    groups.reserved(b"g", 1.0)
+    groups.requested(group)
+    views = [View("n", {CPU: UNITS}, {CPU: UNITS})]
+    groups.tried(b"g", views)
+    groups.answered(b"g", "n", attempt=1, is_reserved=True, now=1.0)
     groups.job_ended(b"j")
 
     twin = repeat(PlacementGroups(), groups)
