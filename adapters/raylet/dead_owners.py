@@ -13,10 +13,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from rayshim.adapters.raylet import store_files
-from rayshim.adapters.shm.layout import node_of_mark, owner_mark
 from rayshim.adapters.wire import node_messages as nodes
 
+# What reads the store is imported with it, after the start of a session.
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.server import NodeServer
 
@@ -45,6 +44,8 @@ class DeadOwners:
 
     def died(self, addresses: list[str]) -> None:
         """These processes are gone."""
+        from rayshim.adapters.shm.layout import owner_mark
+
         for address in addresses:
             self._marks.add(owner_mark(address))
         self._look_soon()
@@ -79,6 +80,9 @@ class DeadOwners:
             self._server.loop.call_later(LOOKS_S[0], self._look)
 
     async def _clean(self) -> None:
+        from rayshim.adapters.raylet import store_files
+        from rayshim.adapters.shm.layout import node_of_mark
+
         marks, short = set(self._marks), set(self._nodes)
         folder = self._server.config.store_dir
         try:

@@ -19,7 +19,6 @@ from rayshim.adapters.raylet.head_link import Head, HeadLink, LocalHead, LocalNo
 from rayshim.adapters.raylet.local_requests import LocalRequests
 from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
-from rayshim.adapters.raylet.store_service import StoreService
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.address import node_of, parse_tcp
@@ -34,6 +33,7 @@ from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
     from rayshim.adapters.raylet.pull_service import PullService
+    from rayshim.adapters.raylet.store_service import StoreService
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 MONITOR_DELAY_S = 0.25
 #: Seconds between looks at limits of time.
 TICK_S = 5.0
+#: Seconds after the start when the store is looked after.
+STORE_DELAY_S = 1.0
 #: Bytes that may wait for a driver before executors have to wait with their lines.
 MAX_UNSENT_LOG_BYTES = 4 << 20
 #: Seconds that an executor may live on after it closed its channel.
@@ -101,7 +103,8 @@ class NodeServer(ChannelServer):
         #: Actors whose constructor returned.
         self._created: dict[bytes, str] = {}
         self._drain_limit: Any = None
-        self.store = StoreService(self)
+        self._store: StoreService | None = None
+        self.add_handlers(dict.fromkeys(_OF_STORE, _for_store))
         self.dead_owners = DeadOwners(self)
         self.on_table.append(self.dead_owners.table_came)
         #: Values of other nodes; None in a session on one node.
@@ -130,8 +133,21 @@ class NodeServer(ChannelServer):
             self._handlers.update(self.control.handlers())
             self.head = LocalHead(self.control, config.node_id)
 
+    @property
+    def store(self) -> StoreService:
+        """The store of this node, made when it is first asked for.
+
+        Its imports would compete with the first calls of a driver.
+        """
+        if self._store is None:
+            from rayshim.adapters.raylet.store_service import StoreService
+
+            self._store = StoreService(self)  # which takes its messages from now on
+        return self._store
+
     async def start(self, *listeners: socket.socket | None) -> None:
         """Serves bound sockets, forks the first executors, joins the head."""
+        self.loop.call_later(STORE_DELAY_S, lambda: self.store)
         await self.listen(*listeners)
         self._look()
         if self.config.settings.get("memory_monitor_refresh_ms", 0):
@@ -157,7 +173,8 @@ class NodeServer(ChannelServer):
         await self.pool.end(timeout_s)
         if self.pulls is not None:
             await self.pulls.stop()
-        self.store.close()
+        if self._store is not None:
+            self._store.close()
         self._logs.close()
         if isinstance(self.head, HeadLink):
             self.head.stop()
@@ -331,7 +348,8 @@ class NodeServer(ChannelServer):
 
     def peer_left(self, peer: Peer) -> None:
         """A peer's channel is at its end."""
-        self.store.peer_gone(peer.address)
+        if self._store is not None:
+            self._store.peer_gone(peer.address)
         if peer.role in ("driver", "executor"):
             self.dead_owners.left(peer.address)
         if self.pulls is not None:
@@ -542,6 +560,20 @@ def _wait_report(server: NodeServer, peer: Peer, message: nodes.WaitReport) -> N
 #: Peers that ask for leases, and so are told of the nodes.
 _LEASERS = ("driver", "executor", "remote")
 _S = NodeServer
+
+
+def _for_store(server: NodeServer, peer: Peer, message: Any) -> None:
+    """The first message for the store."""
+    assert server.store is not None
+    server._handlers[type(message)](server, peer, message)
+
+
+_OF_STORE = (
+    nodes.MakeRoom,
+    nodes.RestoreSegments,
+    nodes.DiscardSegments,
+    nodes.Holdings,
+)
 _MESSAGES: dict[type, Handler] = {
     wire.RequestLease: _S._request_lease,
     wire.CancelLease: _S._cancel_lease,
