@@ -73,8 +73,7 @@ class Head(Process):
                 self._members(mem.Expected(name))
         for actor_id, actor in self.actors.actors.items():
             if actor.state is ActorState.PLACING:
-                lease_id = actor_id + b".life%d" % actor.incarnation
-                self.leases[lease_id] = (actor_id, actor.incarnation, "")
+                self._want_place(actor_id, actor.incarnation)
         self.later(GRACE_S, self._bury_unclaimed)
 
     def _bury_unclaimed(self) -> None:
@@ -95,10 +94,14 @@ class Head(Process):
         actor = self.actors.actors.get(actor_id)
         if actor is None or actor.state is ActorState.DEAD:
             self.send(source, "return", lease_id, True)
-        elif actor.incarnation != int(number):
+        elif actor.incarnation != int(number.partition(b".")[0]):
             self.send(source, "kill_lease", lease_id)
-        elif actor.state is ActorState.PLACING and lease_id in self.leases:
+        elif lease_id in self.leases and actor.state is ActorState.PLACING:
             self.on_granted(source, lease_id, address, worker_id)
+        elif actor.state is ActorState.PLACING:
+            self.send(source, "return", lease_id, True)  # another one is wanted
+        elif actor.worker_id != worker_id:
+            self.send(source, "kill_lease", lease_id)  # it was placed elsewhere
         elif actor_id not in self._lives:
             self.leases[lease_id] = (actor_id, actor.incarnation, source)
             self._lives[actor_id] = (lease_id, source, worker_id)
@@ -106,8 +109,6 @@ class Head(Process):
                 self._creating.add(actor_id)
             if actor.state is ActorState.ENDING:
                 self.send(source, "relay", worker_id, "again")
-        elif self._lives[actor_id][2] != worker_id:
-            self.send(source, "kill_lease", lease_id)  # it was placed elsewhere
 
     def _tick(self) -> None:
         self._members(mem.TimePassed())
@@ -118,6 +119,13 @@ class Head(Process):
             elif actor in self._creating and actor in self._lives:
                 self._construct(actor, incarnation)
         self.later(REPEAT_S, self._tick)
+
+    def receive(self, source: str, message: tuple[Any, ...]) -> None:
+        """What a node says that was declared dead does not count."""
+        if source in self.dead.values():
+            self.send(source, "dismissed")
+        else:
+            super().receive(source, message)
 
     # -- nodes -------------------------------------------------------------------
 
@@ -320,7 +328,13 @@ class Head(Process):
     def on_lease_lost(self, source: str, lease_id: bytes, reason: str) -> None:
         """The executor of an actor is gone."""
         found = self.leases.get(lease_id)
-        if found is not None:
+        if found is None:
+            return
+        if found[0] not in self._lives:
+            # Granted, and lost before the grant was heard of.
+            del self.leases[lease_id]
+            self._want_place(found[0], found[1])
+        else:
             self._lost(found[0], found[1], reason)
 
     def on_life_lost(self, source: str, actor: bytes, incarnation: int) -> None:
@@ -330,6 +344,13 @@ class Head(Process):
         """The constructor returned."""
         self._creating.discard(actor)
         self._actors(aev.Created(actor, incarnation))
+
+    def _want_place(self, actor: bytes, incarnation: int) -> None:
+        """A lease is wanted for a life; each wish has a lease id of its own."""
+        number = self.cluster.new_number()
+        lease_id = actor + b".life%d.%d" % (incarnation, number)
+        self.leases[lease_id] = (actor, incarnation, "")
+        self._place_actor(lease_id, actor, incarnation)
 
     def _lost(self, actor: bytes, incarnation: int, reason: str) -> None:
         life = self._lives.pop(actor, None)
@@ -367,14 +388,13 @@ class Head(Process):
             actor: bytes = command.actor_id
             life = self._lives.get(actor)
             if isinstance(command, aev.Place):
-                lease_id = actor + b".life%d" % command.incarnation
-                self.leases[lease_id] = (actor, command.incarnation, "")
-                self._place_actor(lease_id, actor, command.incarnation)
+                self._want_place(actor, command.incarnation)
             elif isinstance(command, aev.Unplace):
-                lease_id = actor + b".life%d" % command.incarnation
-                _, _, raylet = self.leases.pop(lease_id, (b"", 0, ""))
-                if raylet:
-                    self.send(raylet, "return", lease_id, False)
+                for lease_id, (one, _, raylet) in list(self.leases.items()):
+                    if one == actor:
+                        del self.leases[lease_id]
+                        if raylet:
+                            self.send(raylet, "return", lease_id, False)
             elif isinstance(command, aev.Construct):
                 self._construct(actor, command.incarnation)
             elif isinstance(command, aev.Kill) and life is not None:
