@@ -33,6 +33,8 @@ from rayshim.lineage.transitions import InvalidTransition, Story
 TIMEOUT_S = 5.0
 #: Dead nodes that are remembered.
 REMEMBERED = 1000
+#: How the death of a node begins that went as it was asked to.
+LEFT = "it left the cluster"
 
 
 class NodeState(Enum):
@@ -246,7 +248,7 @@ class Membership:
         if event.channel != member.channel:
             return []
         if member.state is NodeState.LEAVING:
-            return self._die(member, f"it left the cluster: {member.leaving}", now)
+            return self._die(member, f"{LEFT}: {member.leaving}", now)
         death = "its connection ended: its process died, or the network did"
         return self._die(member, death, now)
 

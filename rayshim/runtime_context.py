@@ -66,7 +66,7 @@ class RuntimeContext:
     @property
     def gcs_address(self) -> str:
         """Address of the control service."""
-        return str(self._peer.raylet_address)
+        return str(self._peer.cluster_address)
 
     def get_session_name(self) -> str:
         """Name of the session."""

@@ -7,7 +7,6 @@ Arrow's threads without the interpreter lock: Python runs only when a call begin
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import mmap
 import os
@@ -28,7 +27,6 @@ logger = logging.getLogger(__name__)
 #: noise; the receiver holds up to three batches for each stream.
 CHUNK_BYTES = 4 << 20
 #: A value may be moved to the spill folder just when it is opened, hence not once.
-OPEN_ATTEMPTS = 3
 #: One column without nulls: the bytes of the range, in order.
 BYTES_SCHEMA = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 #: ``extra_info`` of the error for a value that this node does not have.
@@ -70,7 +68,6 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         first = wanted.offset & -mmap.ALLOCATIONGRANULARITY
         fd = self._open(wanted.name, end)
         try:
-            # The mapping keeps a duplicate of the descriptor, and with it the lock.
             mapped = mmap.mmap(
                 fd,
                 end - first,
@@ -83,33 +80,24 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         return pa.py_buffer(mapped).slice(wanted.offset - first, wanted.size_bytes)
 
     def _open(self, name: str, end: int) -> int:
-        """A locked descriptor of a value with at least ``end`` bytes.
+        """A descriptor of a value with at least ``end`` bytes.
 
-        Whoever moves a value to the spill folder takes an exclusive lock before it
-        shortens the file: reading beyond the end of a mapped file is a fatal signal.
+        No file of a value is ever shortened, so a mapping of it is safe to read.
         """
-        for _ in range(OPEN_ATTEMPTS):
-            try:
-                fd = self._open_value(name)
-            except FileNotFoundError:
-                break
-            try:
-                fcntl.flock(fd, fcntl.LOCK_SH)
-                held = os.fstat(fd).st_size
-            except BaseException:
-                os.close(fd)
-                raise
-            if held >= end:
-                return fd
+        try:
+            fd = self._open_value(name)
+        except FileNotFoundError:
+            raise flight.FlightServerError(
+                f"the node has no value {name}", extra_info=GONE
+            ) from None
+        held = os.fstat(fd).st_size
+        if held < end:
             os.close(fd)
-        else:
             raise flight.FlightServerError(
                 f"value {name} holds {held} bytes, {end} were asked for",
                 extra_info=GONE,
             )
-        raise flight.FlightServerError(
-            f"the node has no value {name}", extra_info=GONE
-        ) from None
+        return fd
 
 
 class FlightSender:

@@ -110,7 +110,7 @@ def open_journal(url: str, *, folder: str, cluster: str) -> Journal:
             ``redis://[[USER]:PASSWORD@]HOST:PORT[/DB]`` (``rediss://`` with TLS,
             ``valkey://`` the same), or ``memory:``.
         folder: of the head's session.
-        cluster: name that parts this cluster's keys from others in one Redis.
+        cluster: name that parts this cluster's records from those of others.
 
     Raises:
         JournalError: it cannot be opened.
@@ -122,7 +122,7 @@ def open_journal(url: str, *, folder: str, cluster: str) -> Journal:
         from rayshim.adapters.journal.sqlite import SqliteJournal
 
         path = url.removeprefix("sqlite://") if url else f"{folder}/journal.sqlite"
-        return SqliteJournal(path)
+        return SqliteJournal(path, cluster)
     if url.startswith(("redis://", "rediss://", "valkey://")):
         from rayshim.adapters.journal.redis import RedisJournal
 

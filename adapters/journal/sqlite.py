@@ -20,21 +20,23 @@ class SqliteJournal:
 
     Args:
         path: of the file; made if it is missing.
+        cluster: a name of this cluster among others in the same file.
 
     Raises:
         JournalError: the file cannot be opened or is none of SQLite's.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, cluster: str) -> None:
         self._path = path
+        self._cluster = cluster
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS records (tab TEXT, key BLOB, value BLOB, "
-                "PRIMARY KEY (tab, key)) WITHOUT ROWID"
+                "CREATE TABLE IF NOT EXISTS records (cluster TEXT, tab TEXT, key BLOB, "
+                "value BLOB, PRIMARY KEY (cluster, tab, key)) WITHOUT ROWID"
             )
         except (OSError, sqlite3.Error) as error:
             raise JournalError(
@@ -43,23 +45,29 @@ class SqliteJournal:
 
     def load(self, table: str) -> dict[bytes, bytes]:
         """See :meth:`Journal.load`."""
-        rows = self._run("SELECT key, value FROM records WHERE tab = ?", (table,))
+        rows = self._run(
+            "SELECT key, value FROM records WHERE cluster = ? AND tab = ?",
+            (self._cluster, table),
+        )
         return {bytes(key): bytes(value) for key, value in rows}
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """See :meth:`Journal.put`."""
         self._run(
-            "INSERT OR REPLACE INTO records VALUES (?, ?, ?)",
-            (check_table(table), key, value),
+            "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)",
+            (self._cluster, check_table(table), key, value),
         )
 
     def delete(self, table: str, key: bytes) -> None:
         """See :meth:`Journal.delete`."""
-        self._run("DELETE FROM records WHERE tab = ? AND key = ?", (table, key))
+        self._run(
+            "DELETE FROM records WHERE cluster = ? AND tab = ? AND key = ?",
+            (self._cluster, table, key),
+        )
 
     def clear(self) -> None:
         """See :meth:`Journal.clear`."""
-        self._run("DELETE FROM records", ())
+        self._run("DELETE FROM records WHERE cluster = ?", (self._cluster,))
 
     def close(self) -> None:
         """See :meth:`Journal.close`."""

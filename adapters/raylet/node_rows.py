@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rayshim.adapters.raylet.head_nodes import KnownNode, NodeDirectory
+from rayshim.adapters.wire.node_messages import NodeInfo
+from rayshim.lineage import membership
 from rayshim.lineage.resources import Units, to_amounts
 
 
@@ -29,7 +31,7 @@ def _public_row(directory: NodeDirectory, node: KnownNode) -> dict[str, Any]:
         "DashboardAgentListenPort": -1,
         "NodeName": info.node_ip,
         "RuntimeEnvAgentPort": 0,
-        "DeathReason": 0 if info.alive else 2,
+        "DeathReason": _death_reason(info),
         "DeathReasonMessage": info.death,
         "alive": info.alive,
         "Resources": join.resources if info.alive else {},
@@ -90,3 +92,10 @@ def available(directory: NodeDirectory) -> dict[str, float]:
 def _add(summed: Units, units: Units) -> None:
     for name, count in units.items():
         summed[name] = summed.get(name, 0) + count
+
+
+def _death_reason(info: NodeInfo) -> int:
+    """Ray's number: 0 alive (or not told), 1 left as asked, 2 died unexpectedly."""
+    if info.alive:
+        return 0
+    return 1 if info.death.startswith(membership.LEFT) else 2

@@ -310,6 +310,13 @@ class Peer:
         # each side sends on the one that it has listed first.
         self._channels.setdefault(hello.address, channel)
 
+    @property
+    def cluster_address(self) -> str:
+        """``HOST:PORT`` of the cluster; the raylet's address without one."""
+        if not self.control_address:
+            return self.raylet_address
+        return self.control_address.removeprefix("tcp:").partition("/")[0]
+
     def node_died(self, info: n.NodeInfo) -> None:
         """A node is gone: so is every process on it (under the lock)."""
         short = info.node_id[:8]

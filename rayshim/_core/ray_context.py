@@ -39,8 +39,8 @@ class RayContext(Mapping[str, Any]):
                 "webui_url": "",
                 "session_dir": str(session.folder),
                 "metrics_export_port": None,
-                "gcs_address": peer.raylet_address,
-                "address": peer.raylet_address,
+                "gcs_address": peer.cluster_address,
+                "address": peer.cluster_address,
                 "dashboard_agent_listen_port": None,
                 "node_id": session.node_id,
             }

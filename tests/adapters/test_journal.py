@@ -119,9 +119,15 @@ def test_a_killed_process_loses_nothing_that_put_returned_for(tmp_path: Path) ->
     journal.close()
 
 
-def test_clusters_in_one_server_do_not_meet(redis_url: str) -> None:
-    one = open_journal(redis_url, folder="", cluster="one")
-    other = open_journal(redis_url, folder="", cluster="other")
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_clusters_in_one_journal_do_not_meet(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = f"sqlite://{tmp_path}/shared.sqlite"
+    if kind == "redis":
+        url = request.getfixturevalue("redis_url")
+    one = open_journal(url, folder="", cluster="one")
+    other = open_journal(url, folder="", cluster="other")
     one.put("kv", b"k", b"v")
     assert other.load("kv") == {}
     other.clear()
