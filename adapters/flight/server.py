@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 #: Bytes of a record batch. From 1 MiB to 16 MiB the speed differs by less than the
 #: noise; the receiver holds up to three batches for each stream.
 CHUNK_BYTES = 4 << 20
-#: A value may be moved to the spill folder just when it is opened, hence not once.
 #: One column without nulls: the bytes of the range, in order.
 BYTES_SCHEMA = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 #: ``extra_info`` of the error for a value that this node does not have.
