@@ -101,6 +101,17 @@ class NodeConfig:
         self.port = sock.getsockname()[1]
         return sock
 
+    def remove_socket(self, address: str) -> None:
+        """Removes the socket file of a dead process of this node."""
+        from rayshim.adapters.wire.address import node_of, parse_tcp
+
+        if node_of(address) == self.node_id[:8]:
+            name = os.path.basename(parse_tcp(address).name)
+            try:
+                os.unlink(os.path.join(self.sockets_dir, f"{name}.sock"))
+            except OSError:
+                pass  # it removed the file itself
+
     def token(self) -> bytes:
         """The cluster's token, as both sides of the handshake use it."""
         with open(self.token_path, "rb") as file:

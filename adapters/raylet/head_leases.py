@@ -264,8 +264,8 @@ class LeasePlacer:
             return self._nodes.send(entry.sent_to, cancel)
         node = self._nodes.find(node_id)
         assert node is not None
-        for name, units in need.items():
-            node.available[name] = node.available.get(name, 0) - units
+        if need:
+            node.place(request.lease_id, need, self._server.now())
         if entry.asker:
             del self._entries[request.lease_id]
             placed = nodes.LeasePlaced(request.lease_id, node.join.info.address)

@@ -42,6 +42,9 @@ class Head(Protocol):
     def load_changed(self) -> None:
         """What the node has free is not what it told last."""
 
+    def arrived(self, lease_id: bytes) -> None:
+        """A request came that the head has placed here."""
+
 
 class LocalHead:
     """The control service in this process."""
@@ -61,6 +64,9 @@ class LocalHead:
         if not self._is_soon and self._control.nodes.is_cluster:
             self._is_soon = True
             self._loop.call_later(LOAD_S, self._look)
+
+    def arrived(self, lease_id: bytes) -> None:
+        """It looks at the machine itself."""
 
     def _look(self) -> None:
         self._is_soon = False
@@ -95,6 +101,8 @@ class HeadLink:
         #: What was not said while the head was away.
         self._kept: deque[Any] = deque()
         self._kept_lines = 0
+        #: What came since the last load.
+        self._arrived: list[bytes] = []
         timeout_s = float(server.config.settings.get("node_timeout_s", TIMEOUT_S))
         self._beat_s = min(BEAT_S, timeout_s / 5)
         self._told_s = -LOAD_S
@@ -137,6 +145,11 @@ class HeadLink:
         self._is_soon = True
         wait_s = max(0.0, self._told_s + LOAD_S - self._server.now())
         self._arm(wait_s)
+
+    def arrived(self, lease_id: bytes) -> None:
+        """The next load says so: it reckons with the request."""
+        if self._connection is not None:
+            self._arrived.append(lease_id)
 
     def announce(self) -> None:
         """Tells the head again who this node is."""
@@ -197,5 +210,7 @@ class HeadLink:
         if self._connection is None:
             return
         self._told_s = self._server.now()
-        self._connection.send(self._server.load_message())
+        load = self._server.load_message()
+        load.arrived, self._arrived = self._arrived, []
+        self._connection.send(load)
         self._arm(self._beat_s)

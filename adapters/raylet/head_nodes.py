@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that a request may take to the node that it was placed on.
+ARRIVAL_S = 1.0
+
 
 class NodeLink(Protocol):
     """The way to a node: a channel, or a call where it is the same process."""
@@ -44,6 +47,7 @@ class KnownNode:
         "load",
         "local",
         "number",
+        "placed",
         "total",
     )
 
@@ -55,6 +59,9 @@ class KnownNode:
         self.total: Units = to_units(join.resources)
         #: What it said last that nobody holds, less what was placed since.
         self.available: Units = dict(self.total)
+        #: Lease id -> need and time of what was placed and may not be there yet: loads
+        #: that were told before do not reckon with it.
+        self.placed: dict[bytes, tuple[Units, float]] = {}
         #: (group, bundle) -> the same for each bundle that it has.
         self.bundles: dict[tuple[bytes, int], Units] = {}
         #: The lease machine of a node in this process.
@@ -78,6 +85,27 @@ class KnownNode:
     def labels(self) -> dict[str, str]:
         """Its labels, with the one that every node has."""
         return {"ray.io/node-id": self.node_id, **self.join.labels}
+
+    def place(self, lease_id: bytes, need: Units, now: float) -> None:
+        """A request will come to the node."""
+        self.placed[lease_id] = (need, now)
+        self._take(need)
+
+    def told(self, load: nodes.NodeLoad, now: float) -> None:
+        """Takes its own account."""
+        self.load = load
+        self.available = to_units(load.available)
+        for lease_id in load.arrived:
+            self.placed.pop(lease_id, None)
+        for lease_id, (need, placed_s) in list(self.placed.items()):
+            if now - placed_s > ARRIVAL_S:
+                del self.placed[lease_id]  # its owner died, or needs it no more
+            else:
+                self._take(need)
+
+    def _take(self, need: Units) -> None:
+        for name, units in need.items():
+            self.available[name] = self.available.get(name, 0) - units
 
     def refresh(self) -> None:
         """Takes the account of a node in this process, which sends no load."""
@@ -229,8 +257,7 @@ class NodeDirectory:
         if node is None:
             return
         is_first = node.load is None
-        node.load = message
-        node.available = to_units(message.available)
+        node.told(message, self._server.now())
         node.bundles = {
             (one.group, one.index): to_units(one.resources) for one in message.bundles
         }
@@ -261,6 +288,8 @@ class NodeDirectory:
             self._count += 1
         number = known.number if known else self._count
         node = self.known[node_id] = KnownNode(join, link, number)
+        if known is not None:
+            node.placed = known.placed
         self._ids[join.info.address] = node_id
         return node
 

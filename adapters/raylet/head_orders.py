@@ -28,6 +28,7 @@ def take(server: NodeServer, message: Message) -> None:
 
 
 def _request_lease(server: NodeServer, message: wire.RequestLease) -> None:
+    server.head.arrived(message.lease_id)
     server.feed(
         ev.LeaseRequested(
             message.lease_id,

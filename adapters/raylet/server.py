@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -21,7 +20,6 @@ from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
-from rayshim.adapters.wire.address import node_of, parse_tcp
 from rayshim.adapters.wire.codec import Message
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import spillback
@@ -358,7 +356,7 @@ class NodeServer(ChannelServer):
             self.control.peer_left(peer)
         self.feed(ev.HolderGone(peer.address))
         if peer.role == "driver":
-            self._remove_socket(peer.address)
+            self.config.remove_socket(peer.address)
         if self._executors.get(peer.worker_id) is peer:
             del self._executors[peer.worker_id]
             self.loop.call_later(EXIT_GRACE_S, self.pool.kill, peer.worker_id)
@@ -366,14 +364,6 @@ class NodeServer(ChannelServer):
             self.feed(ev.JobEnded(peer.job_id))
             if peer.job_id.hex() == self.config.job_id:
                 self.end("the driver closed its channel")
-
-    def _remove_socket(self, address: str) -> None:
-        """Removes the socket file of a dead process of this node."""
-        if node_of(address) == self.config.node_id[:8]:
-            name = parse_tcp(address).name
-            path = os.path.join(self.config.sockets_dir, os.path.basename(name))
-            with contextlib.suppress(OSError):
-                os.unlink(f"{path}.sock")
 
     def _request_lease(self, peer: Peer, message: wire.RequestLease) -> None:
         need = to_units(message.resources)
@@ -383,6 +373,8 @@ class NodeServer(ChannelServer):
             peer.connection.send(rejected)
             return
         is_clustered = self.is_clustered
+        if message.hops:
+            self.head.arrived(message.lease_id)
         self.feed(
             ev.LeaseRequested(
                 message.lease_id,
@@ -518,7 +510,7 @@ class NodeServer(ChannelServer):
         self._created.pop(worker_id, None)
         executor = self.raylet.executors.by_id.get(worker_id)
         if executor is not None:
-            self._remove_socket(executor.address)
+            self.config.remove_socket(executor.address)
         killed = self.memory.reason(worker_id) if self.memory is not None else ""
         self.feed(ev.ExecutorExited(worker_id, killed or reason, code, bool(killed)))
 

@@ -270,6 +270,8 @@ class NodeLoad(Struct, array_like=True, tag=101):
     spilled_bytes: int = 0
     #: What nobody holds of each bundle that the node has.
     bundles: list[HeldBundle] = []
+    #: Ids of requests that were placed here and came since the last load.
+    arrived: list[bytes] = []
 
 
 class PlaceLease(Struct, array_like=True, tag=102):

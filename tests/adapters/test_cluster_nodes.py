@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster_process import ClusterProcesses
-from node_process import wait_until
+from node_process import is_alive, wait_until
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 
@@ -161,13 +161,13 @@ def test_jobs_are_numbered_and_end_everywhere(cluster: ClusterProcesses) -> None
     job = (1).to_bytes(4, "little")
     at_head, at_first = cluster.head.peer(job_id=job), first.peer(job_id=job)
     remote = second.peer("remote", job_id=job)
-    at_first.lease(b"1")
-    remote.lease(b"2")
+    used = [at_first.lease(b"1").pid, remote.lease(b"2").pid]
     cluster.wait_lacks("CPU")
-    at_head.close()  # The driver's death as the head sees it.
+    at_head.close()  # The driver's death as the head sees it, and then the nodes.
+    for peer in (at_first, remote):
+        peer.close()
     cluster.wait_free(CPU=2.0)
-    at_first.close()
-    remote.close()
+    wait_until(lambda: not any(map(is_alive, used)), "the end of the executors")
 
 
 def test_lines_of_executors_reach_the_driver_of_another_node(

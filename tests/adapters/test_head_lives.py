@@ -71,6 +71,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
     """A head whose journal outlives it."""
     with ClusterProcesses(
         journal_url=f"sqlite://{tmp_path}/journal",
+        cluster_name="lives",
         head_rejoin_s=0.5,
         node_timeout_s=30.0,
     ) as made:
@@ -116,3 +117,28 @@ def test_an_actor_that_two_lives_of_the_head_placed_has_one_process(
 
     found = wait_until(row, "an actor that lives")
     assert (found["node_id"], found["num_restarts"]) == (second.node_id, 0)
+
+
+def test_a_load_that_was_told_before_does_not_make_room_again(
+    cluster: ClusterProcesses, pair: tuple[FakeNode, FakeNode]
+) -> None:
+    node, asker = pair
+    node.join(cluster)
+    asker.join(cluster)
+    requests = [
+        wire.RequestLease(bytes([number]) * 16, b"jobj", "f", {"CPU": 1.0}, {}, 0)
+        for number in range(2)
+    ]
+    for request in requests:
+        asker.send(nodes.PlaceLease(request))
+    placed = asker.expect(nodes.LeasePlaced)
+    assert (placed.lease_id, placed.address) == (requests[0].lease_id, node.address)
+    # It was on its way when the first request was placed.
+    node.send(nodes.NodeLoad({"CPU": 1.0}))
+    # Now that request is there, granted and over.
+    node.send(nodes.NodeLoad({}, arrived=[placed.lease_id]))
+    wait_until(
+        lambda: cluster.observer.request("state", kind="demand"), "what was not placed"
+    )
+    node.send(nodes.NodeLoad({"CPU": 1.0}))
+    assert asker.expect(nodes.LeasePlaced).lease_id == requests[1].lease_id
