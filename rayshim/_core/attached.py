@@ -51,7 +51,7 @@ def find(address: str, temp_dir: str | None) -> Found:
         found = Found(
             facts["address"], facts["head_address"], bytes.fromhex(facts["token"])
         )
-        if address == found.address:
+        if _is_same_place(address, found.address):
             return found
         if address == "auto" and (newest is None or age > newest[0]):
             newest = (age, found)
@@ -71,6 +71,21 @@ def find(address: str, temp_dir: str | None) -> Found:
         "one on another host, set RAYSHIM_TOKEN (hex) or RAYSHIM_TOKEN_PATH to its "
         "token; leave address out to start a session on this machine."
     )
+
+
+def _is_same_place(asked: str, known: str) -> bool:
+    """Whether ``HOST:PORT`` as a user writes it is that of a cluster."""
+    if asked == known:
+        return True
+    host, _, port = asked.rpartition(":")
+    known_host, _, known_port = known.rpartition(":")
+    if port != known_port or not host:
+        return False
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None)
+    except OSError:
+        return False
+    return known_host.strip("[]") in {str(one[4][0]) for one in found}
 
 
 def _token_from_environment() -> bytes | None:
