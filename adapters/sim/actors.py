@@ -139,7 +139,8 @@ class ActorClient:
         queue = self.queue
         if state != "ALIVE" or incarnation != queue.incarnation or self.address:
             return
-        if not self.peer.network.reconnect(self.peer, address):
+        peer = self.peer
+        if not peer.network.reconnect(peer, address, peer.dead_hosts):
             self.peer.later(REPAIR_S, self._repair)
             return
         if queue.state is ActorState.ALIVE:

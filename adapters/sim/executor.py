@@ -189,7 +189,9 @@ class Executor(Peer):
 
         def done(value: Any, error: BaseException | None) -> None:
             self._thread = None
-            if isinstance(error, SimError):
+            if source in self.buried:
+                payload = Payload("value")  # nobody is there to take it
+            elif isinstance(error, SimError):
                 failure = SimError("Task", f"{error.kind} {error.text}".strip())
                 payload = Payload("error", failure)
             else:

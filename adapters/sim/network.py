@@ -218,9 +218,11 @@ class Network:
         """Whether a channel of the two ever broke."""
         return frozenset((one, other)) in self._breaks
 
-    def reconnect(self, source: Process, target: str) -> bool:
+    def reconnect(self, source: Process, target: str, dead_hosts: set[str]) -> bool:
         """Open another channel after one broke; False if the other is dead."""
         other = self.processes[target]
+        if other.host in dead_hosts:
+            return False
         if not other.alive or (target, source.address) in self._unnoticed:
             return False
         source.buried.discard(target)

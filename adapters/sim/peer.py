@@ -95,6 +95,8 @@ class Peer(Process):
         super().__init__(cluster, address, node.name)
         self.node = node
         self._ids = 0
+        #: Hosts that the head declared dead.
+        self.dead_hosts: set[str] = set()
         self.objects = Objects(self)
         self.tasks = Tasks(self)
         self.actors = Actors(self)
@@ -173,6 +175,7 @@ class Peer(Process):
             processes = [
                 one for one in self.network.processes.values() if one.host == name
             ]
+            self.dead_hosts.add(name)
             self.bury(address)
             for process in processes:
                 self.bury(process.address)
