@@ -30,19 +30,25 @@ def reserve(raylet: Raylet, event: ev.BundlesRequested, now: float) -> list[Comm
         end_reservation(raylet, group)
     if raylet.is_draining:
         return [ev.RefuseBundles(group, event.attempt)]
-    held = raylet.groups.get(group, {})
-    indexes = event.indexes or range(len(event.bundles))
-    missing = {
-        index: bundle
-        for index, bundle in zip(indexes, event.bundles, strict=True)
-        if index not in held
-    }
-    if not missing:
-        return [ev.ReportBundles(group, event.attempt)]
-    event = event._replace(bundles=tuple(missing.values()), indexes=tuple(missing))
+    held = raylet.groups.get(group)
+    if held is not None:
+        indexes = event.indexes or range(len(event.bundles))
+        missing = {
+            index: bundle
+            for index, bundle in zip(indexes, event.bundles, strict=True)
+            if index not in held
+        }
+        if not missing:
+            return [ev.ReportBundles(group, event.attempt)]
+        event = event._replace(bundles=tuple(missing.values()), indexes=tuple(missing))
     raylet._arrivals += 1
     reservation = Reservation(event, raylet._arrivals, now)
     raylet._reservations[group] = reservation
+    if not raylet._waiting:
+        # Nobody is before it, and nobody waits for what it brings.
+        met: list[Command] = []
+        if try_reserve(raylet, reservation, met):
+            return met
     raylet._enqueue(reservation)
     commands = raylet._schedule(now)
     if not event.is_patient:

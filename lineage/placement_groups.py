@@ -94,7 +94,6 @@ class Group:
         "group_id",
         "is_detached",
         "is_refused",
-        "is_urged",
         "job_id",
         "name",
         "places",
@@ -135,7 +134,6 @@ class Group:
         self.reserved: dict[str, tuple[int, ...]] = {}
         #: Some node refused: the attempt ends when all have answered.
         self.is_refused = False
-        self.is_urged = False
 
     @property
     def missing(self) -> dict[int, Units]:
@@ -157,6 +155,8 @@ class PlacementGroups:
         self._names: dict[str, bytes] = {}
         #: Exactly the ids of groups in PENDING and RESCHEDULING, by arrival.
         self.waiting: dict[bytes, None] = {}
+        #: Id of the group that is urged, which is in RESERVING.
+        self._urged: bytes | None = None
         #: Exactly the ids of groups in REMOVED, oldest first.
         self._removed: OrderedDict[bytes, None] = OrderedDict()
 
@@ -183,19 +183,12 @@ class PlacementGroups:
         self.waiting[group.group_id] = None
         return []
 
-    def tried(
-        self,
-        group_id: bytes,
-        views: Sequence[placement.View],
-        *,
-        is_single: bool = False,
-    ) -> list[Command]:
+    def tried(self, group_id: bytes, views: Sequence[placement.View]) -> list[Command]:
         """There may be room for a group that waits.
 
         Args:
             group_id: of the group.
             views: the nodes that may get work, in order of joining.
-            is_single: there is one node, and there will be no other.
         """
         group = self.groups[group_id]
         if group_id not in self.waiting:
@@ -203,30 +196,48 @@ class PlacementGroups:
         missing = group.missing
         found = placement.place_bundles(missing, group.strategy, views, group.places)
         patience_s = 0.0
-        if found is None and (is_single or not self._is_urging()):
+        if found is None and self._urged is None:
             idle = [
                 placement.View(view.node_id, view.total, view.total) for view in views
             ]
             found = placement.place_bundles(missing, group.strategy, idle, group.places)
-            patience_s = FOR_EVER if is_single else URGE_S
-            if found is None and is_single and group.strategy != "STRICT_SPREAD":
-                # It waits at the node, as all else does that does not fit.
-                found = dict.fromkeys(missing, views[0].node_id) if views else None
+            patience_s = URGE_S
         if found is None:
             return []
-        group.is_urged = patience_s > 0
-        del self.waiting[group_id]
-        group.state = GroupState.RESERVING
-        group.attempt += 1
+        if patience_s:
+            self._urged = group_id
         by_node: dict[str, dict[int, Units]] = {}
         for index, node_id in found.items():
             by_node.setdefault(node_id, {})[index] = missing[index]
+        return self._ask(group, by_node, patience_s)
+
+    def tried_alone(self, group_id: bytes, node_id: str) -> list[Command]:
+        """A group that waits gets its bundles on the only node there will ever be.
+
+        They wait at the node, as all else does that does not fit now.
+        """
+        group = self.groups[group_id]
+        is_hopeless = group.strategy == "STRICT_SPREAD" and len(group.bundles) > 1
+        if is_hopeless or group_id not in self.waiting:
+            return []
+        return self._ask(group, {node_id: group.missing}, FOR_EVER)
+
+    def _ask(
+        self, group: Group, by_node: dict[str, dict[int, Units]], patience_s: float
+    ) -> list[Command]:
+        """Begins an attempt."""
+        del self.waiting[group.group_id]
+        group.state = GroupState.RESERVING
+        group.attempt += 1
+        commands: list[Command] = []
         for node_id, bundles in by_node.items():
             group.asked[node_id] = tuple(bundles)
-        return [
-            ReserveBundles(group_id, node_id, bundles, patience_s, group.attempt)
-            for node_id, bundles in by_node.items()
-        ]
+            commands.append(
+                ReserveBundles(
+                    group.group_id, node_id, bundles, patience_s, group.attempt
+                )
+            )
+        return commands
 
     def restore(self, group: Group) -> None:
         """Takes up a group that an earlier life of the control service had."""
@@ -283,14 +294,12 @@ class PlacementGroups:
         group.state = GroupState.PENDING if is_new else GroupState.RESCHEDULING
         self.waiting[group.group_id] = None
 
-    @staticmethod
-    def _end_attempt(group: Group) -> None:
+    def _end_attempt(self, group: Group) -> None:
         group.asked.clear()
         group.reserved.clear()
-        group.is_refused = group.is_urged = False
-
-    def _is_urging(self) -> bool:
-        return any(group.is_urged for group in self.groups.values())
+        group.is_refused = False
+        if self._urged == group.group_id:
+            self._urged = None
 
     def node_died(self, node_id: str, now: float) -> list[Command]:
         """The bundles on a node are gone."""
@@ -348,7 +357,7 @@ class PlacementGroups:
             states[group.state].add(key)
             is_reserving = group.state is GroupState.RESERVING
             assert is_reserving == bool(group.asked)
-            assert is_reserving or not (group.reserved or group.is_urged)
+            assert is_reserving or not (group.reserved or key == self._urged)
             tried = [
                 index
                 for indexes in (*group.asked.values(), *group.reserved.values())
@@ -363,7 +372,7 @@ class PlacementGroups:
         assert states[GroupState.REMOVED] == set(self._removed)
         waiting = states[GroupState.PENDING] | states[GroupState.RESCHEDULING]
         assert waiting == set(self.waiting)
-        assert sum(group.is_urged for group in self.groups.values()) <= 1
+        assert self._urged is None or self._urged in states[GroupState.RESERVING]
         assert all(
             self.groups[key].state is not GroupState.REMOVED
             and self.groups[key].name == name

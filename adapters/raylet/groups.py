@@ -10,6 +10,7 @@ import msgspec
 
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
+from rayshim.lineage import lease_events as ev
 from rayshim.lineage import placement
 from rayshim.lineage import placement_groups as pg
 from rayshim.lineage.resources import to_amounts, to_units
@@ -51,6 +52,11 @@ class Which(msgspec.Struct):
     id: bytes | None = None
 
 
+_CREATE = msgspec.msgpack.Decoder(Create)
+_WAIT = msgspec.msgpack.Decoder(Wait)
+_WHICH = msgspec.msgpack.Decoder(Which)
+
+
 class GroupService:
     """Runs the placement group machine.
 
@@ -71,6 +77,8 @@ class GroupService:
         directory.on_died.append(self._node_died)
         directory.on_room.append(self.retry)
         self._is_trying = False
+        #: Gives the node in this process, if there is one, an event as it is.
+        self._feed: Callable[[Any], None] | None = getattr(server, "feed", None)
         #: Called with a group that changed, before anybody hears of it.
         self.on_change: Callable[[pg.Group], None] | None = None
         self._respond = respond
@@ -82,7 +90,7 @@ class GroupService:
 
     def create(self, peer: Peer, message: wire.Request) -> None:
         """Registers a group and asks for its bundles."""
-        args = msgspec.msgpack.decode(message.payload, type=Create)
+        args = _CREATE.decode(message.payload)
         group = pg.Group(
             args.id,
             tuple(to_units(bundle) for bundle in args.bundles),
@@ -99,7 +107,7 @@ class GroupService:
 
     def wait(self, peer: Peer, message: wire.Request) -> bool:
         """Whether a group is created in time; answered later if it is pending."""
-        args = msgspec.msgpack.decode(message.payload, type=Wait)
+        args = _WAIT.decode(message.payload)
         group = self.machine.groups.get(args.id)
         if group is None or group.state in (
             pg.GroupState.CREATED,
@@ -120,13 +128,13 @@ class GroupService:
 
     def remove(self, message: wire.Request) -> None:
         """Frees a group's bundles and ends what runs in them."""
-        args = msgspec.msgpack.decode(message.payload, type=Which)
+        args = _WHICH.decode(message.payload)
         if args.id is not None:
             self._run(self.machine.removed(args.id))
 
     def table(self, message: wire.Request) -> dict[str, Any]:
         """One group's row, or all rows by hex id."""
-        args = msgspec.msgpack.decode(message.payload or b"\x80", type=Which)
+        args = _WHICH.decode(message.payload or b"\x80")
         if args.id is None:
             return {
                 key.hex(): self._row(one) for key, one in self.machine.groups.items()
@@ -160,15 +168,24 @@ class GroupService:
             return
         self._is_trying = True
         try:
+            is_cluster = self._nodes.is_cluster
             for group_id in list(self.machine.waiting):
-                is_single = not self._nodes.is_cluster
+                if not is_cluster:
+                    self._try_alone(group_id)
+                    continue
                 views = [
                     placement.View(one.node_id, one.total, one.available)
                     for one in self._nodes.usable()
                 ]
-                self._run(self.machine.tried(group_id, views, is_single=is_single))
+                self._run(self.machine.tried(group_id, views))
         finally:
             self._is_trying = False
+
+    def _try_alone(self, group_id: bytes) -> None:
+        for node_id in self._nodes.known:
+            if self._nodes.machine.is_usable(node_id):
+                self._run(self.machine.tried_alone(group_id, node_id))
+                return
 
     # For leases.
 
@@ -241,7 +258,10 @@ class GroupService:
                 back = nodes.FreeBundles(command.group, False, list(command.indexes))
                 self._nodes.send(command.node_id, back)
             elif isinstance(command, pg.FreeBundles):
-                self._nodes.broadcast(nodes.FreeBundles(command.group))
+                if self._feed is not None and not self._nodes.is_cluster:
+                    self._feed(ev.BundlesRemoved(command.group))
+                else:
+                    self._nodes.broadcast(nodes.FreeBundles(command.group))
             else:
                 self._report(command.group)
                 self._nodes.changed()
@@ -250,14 +270,22 @@ class GroupService:
         node = self._nodes.find(command.node_id)
         if node is None:
             return
-        for bundle in command.bundles.values():
+        bundles = command.bundles
+        if command.patience_s < 0 and self._feed is not None:
+            # The only node is this process: it takes the event itself.
+            asked = tuple(bundles.values()), tuple(bundles)
+            self._feed(
+                ev.BundlesRequested(command.group, *asked, True, command.attempt)
+            )
+            return
+        for bundle in bundles.values():
             for name, units in bundle.items():
                 node.available[name] = node.available.get(name, 0) - units
         node.link.send(
             nodes.ReserveBundles(
                 command.group,
-                list(command.bundles),
-                [to_amounts(bundle) for bundle in command.bundles.values()],
+                list(bundles),
+                [to_amounts(bundle) for bundle in bundles.values()],
                 command.patience_s,
                 command.attempt,
             )

@@ -126,9 +126,17 @@ def test_the_only_node_is_waited_for_for_ever() -> None:
     world = World()
     world.request(bundles=({"CPU": 90_000},))
     assert world.try_on(view("a")) == []
-    commands = world.machine.tried(b"g", [view("a")], is_single=True)
-    assert [one.patience_s for one in commands] == [pg.FOR_EVER]  # type: ignore[union-attr]  # It is a ReserveBundles.
-    world.machine.validate()
+    commands = world.checked(world.machine.tried_alone(b"g", "a"))
+    assert commands == [pg.ReserveBundles(b"g", "a", {0: {"CPU": 90_000}}, -1.0, 1)]
+    assert world.machine.tried_alone(b"g", "a") == []
+    assert world.answer("a") == [pg.ReportGroup(b"g")]
+
+
+def test_the_only_node_is_not_asked_for_what_needs_two() -> None:
+    world = World()
+    world.request(strategy="STRICT_SPREAD")
+    assert world.checked(world.machine.tried_alone(b"g", "a")) == []
+    assert list(world.machine.waiting) == [b"g"]
 
 
 def test_lost_bundles_are_placed_again() -> None:
