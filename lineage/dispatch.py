@@ -123,7 +123,10 @@ class SchedulingClass:
         """Calls that one lease may hold (rule 1)."""
         if self.cost_s is None:
             return 1
-        return max(1, min(self.max_depth, int(PIPELINE_S / (self.cost_s + 2e-6))))
+        depth = int(PIPELINE_S / (self.cost_s + 2e-6))
+        if depth < 1:
+            return 1
+        return depth if depth < self.max_depth else self.max_depth
 
     def assign(self, *, flush: bool, now_s: float) -> list[tuple[LeaseSlot, list[Any]]]:
         """Take calls from the queue for leases with room.
@@ -136,8 +139,15 @@ class SchedulingClass:
         queue, slots = self.queue, self.slots
         if not queue:
             return []
-        pushes: list[tuple[LeaseSlot, list[Any]]] = []
         depth = self.depth()
+        # Asked at every submission, mostly in vain: look for a lease with room first.
+        limit = depth if flush or len(queue) >= BATCH else 1
+        for slot in slots:
+            if len(slot.inflight) < limit:
+                break
+        else:
+            return []
+        pushes: list[tuple[LeaseSlot, list[Any]]] = []
         if len(slots) > 1:
             slots = sorted(slots, key=lambda slot: len(slot.inflight))
         usable = [
@@ -170,15 +180,18 @@ class SchedulingClass:
         waiting = len(self.queue)
         if not waiting:
             return 0
-        under_way = len(self.requested)
-        if not self.slots:
-            wanted = waiting
-        elif self.cost_s is None or any(self.is_late(s, now_s) for s in self.slots):
-            wanted = waiting
-        else:
-            # Another executor pays off when it takes a millisecond or more of work.
-            wanted = int(waiting * self.cost_s / 0.001)
-        return max(0, min(wanted, waiting, MAX_REQUESTS) - under_way)
+        most = waiting if waiting < MAX_REQUESTS else MAX_REQUESTS
+        most -= len(self.requested)
+        if most <= 0:
+            return 0
+        if not self.slots or self.cost_s is None:
+            return most
+        for slot in self.slots:
+            if slot.inflight and now_s - slot.progress_s >= LATE_S:
+                return most
+        # Another executor pays off when it takes a millisecond or more of work.
+        wanted = int(waiting * self.cost_s / 0.001) - len(self.requested)
+        return max(0, min(wanted, most))
 
     def record_cost(self, cost_s: float) -> None:
         """Blend the mean cost of a batch into the estimate.
