@@ -116,7 +116,10 @@ def _explain(
 def has_lost(peer: Peer, encoded: Encoded) -> bool:
     """True if a value that was known when the call was queued is lost since."""
     entries = peer.objects.entries
-    return any(entries[ref._bytes].value is None for _, _, ref in encoded.dependencies)
+    for dependency in encoded.dependencies:
+        if entries[dependency[2]._bytes].value is None:
+            return True
+    return False
 
 
 def fill(
@@ -137,9 +140,10 @@ def fill(
     if encoded.dependencies:
         filled = []
         for position, keyword, ref in encoded.dependencies:
-            entry = objects.entries[ref._bytes]
-            payload = objects.relend(entry.value, address, promised=True)
-            lends += [(n.object_id, n.lend) for n in payload.nested if n.lend]
+            payload = objects.entries[ref._bytes].value
+            if payload.nested:
+                payload = objects.relend(payload, address, promised=True)
+                lends += [(n.object_id, n.lend) for n in payload.nested if n.lend]
             owner = ref._owner or peer.address
             lend = 0
             if payload.segment is not None and address and owner != address:
@@ -160,3 +164,14 @@ def fill(
             nested.append(m.Nested(ref._bytes, owner, lend))
         spec.nested = nested
     return lends
+
+
+def brings_references(spec: m.TaskSpec) -> bool:
+    """True if references came with a call, whose uses its executor has to count."""
+    if spec.nested:
+        return True
+    for dependency in spec.dependencies:
+        value = dependency.value
+        if value.segment is not None or value.nested:
+            return True
+    return False

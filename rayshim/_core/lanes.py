@@ -299,10 +299,11 @@ class AsyncLane:
         runner = executor.runner
         try:
             method = runner.function_of(spec)
-            locating = executor.peer.objects.locating
-            if locating.is_far(spec):
-                runner.receive(channel, spec)
-                await locating.bring(spec)
+            if spec.dependencies:
+                locating = executor.peer.objects.locating
+                if locating.is_far(spec):
+                    runner.receive(channel, spec)
+                    await locating.bring(spec)
             args, kwargs = runner.arguments(channel, spec)
             value = method(*args, **kwargs)
             del args, kwargs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import current, failures
-from rayshim._core.arguments import ALL_ARGUMENTS
+from rayshim._core.arguments import ALL_ARGUMENTS, brings_references
 from rayshim._core.locating import ArgumentsLost, NotHere
 from rayshim._core.serialization import PICKLED_NONE, deserialize, serialize
 from rayshim._core.unpicklable import describe_failure
@@ -75,6 +75,7 @@ class Runner:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._peer = executor.peer
+        self._main_ident = threading.main_thread().ident
         #: Key -> pickled function, until its first call.
         self._blobs: dict[bytes, m.RegisterFunction] = {}
         #: Key -> (function, qualified name).
@@ -141,8 +142,7 @@ class Runner:
         kwargs: dict[str, Any],
     ) -> Any:
         executor = self._executor
-        on_main = threading.current_thread() is threading.main_thread()
-        executor.interruptible = on_main
+        executor.interruptible = threading.get_ident() == self._main_ident
         try:
             value = function(*args, **kwargs)
             if context.spec.num_returns < 0:
@@ -251,7 +251,7 @@ class Runner:
         """Deserialize the arguments of a call."""
         if not spec.args and not spec.dependencies:
             return (), {}
-        if (spec.nested or spec.dependencies) and spec.task_id not in self._pinned:
+        if spec.task_id not in self._pinned and brings_references(spec):
             self.receive(channel, spec)
         try:
             return self._deserialized(spec)
@@ -313,7 +313,7 @@ class Runner:
 
     def kept(self, channel: Channel, spec: m.TaskSpec) -> list[bytes]:
         """Ids from the arguments that are still in use (under the lock)."""
-        if not spec.nested and not spec.dependencies:
+        if not brings_references(spec) and spec.task_id not in self._pinned:
             return []
         objects = self._peer.objects
         objects.collect()
