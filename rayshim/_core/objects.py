@@ -362,12 +362,6 @@ class ObjectPlane:
         """The process works for this job: new ids say so."""
         self.id_tail = b"\xff" * 12 + job_id
 
-    def own_return(self, object_id: bytes, task: Any) -> ObjectRef:
-        """Enter a return value that a call will make (under the lock)."""
-        entry = self.table.own(object_id)
-        entry.task = task
-        return ObjectRef(object_id)
-
     def store_value(self, object_id: bytes, payload: m.Payload, sender: str) -> None:
         """A value that this process owns has arrived (under the lock)."""
         entry = self.entries.get(object_id)

@@ -109,8 +109,12 @@ class TaskSubmitter:
         self.records[record.task_id] = record
         if record.spec.num_returns < 0:
             self._peer.streams.open(record)
-        objects = self._peer.objects
-        return [objects.own_return(i, record) for i in record.return_ids]
+        own = self._peer.objects.table.own
+        refs = []
+        for object_id in record.return_ids:
+            own(object_id).task = record
+            refs.append(ObjectRef(object_id))
+        return refs
 
     def await_arguments(self, record: CallRecord) -> bool:
         """True if all arguments are known; else the call is queued when they are."""
@@ -118,12 +122,16 @@ class TaskSubmitter:
         if not dependencies:
             return True
         objects = self._peer.objects
+        failed = False
         for entry in objects.lookup([ref for _, _, ref in dependencies]):
-            if entry.value is None:
+            value = entry.value
+            if value is None:
                 record.missing += 1
                 record.waiting_for = entry.object_id
+            elif value.kind == m.ERROR:
+                failed = True
         if not record.missing:
-            return self._check_arguments(record)
+            return not failed or self._check_arguments(record)
         for _, _, ref in dependencies:
             if objects.entries[ref._bytes].value is None:
                 objects.when_known(ref._bytes, lambda _: self._argument_known(record))
@@ -174,8 +182,10 @@ class TaskSubmitter:
                 self._push(slot, calls)
             if queue and not flush and not self._armed_flush:
                 self._arm_flush()
+        else:
+            now = 0.0  # no lease can be late
         if queue:
-            for _ in range(scheduling.leases_wanted(time.monotonic())):
+            for _ in range(scheduling.leases_wanted(now)):
                 self._requests.ask(scheduling)
 
     def _push(self, slot: LeaseSlot, records: list[CallRecord]) -> None:
