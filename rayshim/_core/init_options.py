@@ -287,6 +287,11 @@ def _resources(
             f"resources may not contain {name!r}: use the parameter of its own"
         )
         value = _whole("custom", amount)
+        if value is not None and value != int(value):
+            raise ValueError(
+                "Resource quantities must all be whole numbers: a node has no "
+                f"{value:g} of {name!r}"
+            )
         if value:
             out[str(name)] = value
     return out
