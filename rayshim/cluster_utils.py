@@ -29,6 +29,7 @@ from rayshim._core.init_options import InitOptions
 from rayshim._core.node_launch import NodeProcess
 from rayshim._core.session import EXECUTOR_ENTRY, PRELOAD
 from rayshim.adapters.wire.oneshot import OneShot
+from rayshim.exceptions import RaySystemError
 
 #: All nodes of a cluster on one machine are reached here.
 LOOPBACK = "127.0.0.1"
@@ -395,8 +396,16 @@ class Cluster:
 
     def _alive_ids(self) -> set[str]:
         assert self._head is not None
-        with OneShot(self._head.process_address, self._token) as head:
-            return {row["NodeID"] for row in head.ask("nodes") if row["Alive"]}
+        try:
+            with OneShot(self._head.process_address, self._token) as head:
+                return {row["NodeID"] for row in head.ask("nodes") if row["Alive"]}
+        except ConnectionError as error:
+            process = self._head.process
+            if process is None or process.process.poll() is None:
+                raise
+            raise RaySystemError(
+                RuntimeError(f"the head ended; it says:\n{process.last_words()}")
+            ) from error
 
     def _wait_for_node(self, node: ClusterNode, timeout_s: float) -> None:
         if not _until(lambda: node.node_id in self._alive_ids(), timeout_s):

@@ -18,13 +18,15 @@ Demand (unplaced leases) is not written: nodes ask again.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from msgspec import Struct
 
-from rayshim.adapters.journal.journal import Journal
+from rayshim.adapters.journal.journal import Journal, JournalError
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import actors as act
@@ -113,11 +115,7 @@ class HeadState:
     # -- writing -----------------------------------------------------------------
 
     def actors_changed(self, actor_ids: Iterable[bytes]) -> None:
-        """Write actors as they are now, before their news goes out.
-
-        Raises:
-            JournalError: nothing may be answered.
-        """
+        """Write actors as they are now, before their news goes out."""
         service = self._control.actors
         for actor_id in dict.fromkeys(actor_ids):
             actor = service.machine.actors.get(actor_id)
@@ -135,15 +133,15 @@ class HeadState:
     def actor_forgotten(self, actor_id: bytes) -> None:
         """The oldest dead actor is remembered no more."""
         for key in (actor_id + b"r", actor_id + b"s"):
-            self._journal.delete(_ACTORS, key)
-        self._journal.delete(_LIVES, actor_id)
+            self._delete(_ACTORS, key)
+        self._delete(_LIVES, actor_id)
         self._registered.discard(actor_id)
         self._started.discard(actor_id)
 
     def group_changed(self, group: pg.Group) -> None:
         """Write a placement group as it is now; a removed one goes."""
         if group.state is pg.GroupState.REMOVED:
-            self._journal.delete(_GROUPS, group.group_id)
+            self._delete(_GROUPS, group.group_id)
             return
         record = GroupRecord(
             [to_amounts(bundle) for bundle in group.bundles],
@@ -161,9 +159,9 @@ class HeadState:
         """Write a key-value pair; None removes it."""
         name = msgspec.msgpack.encode((space, key))
         if value is None:
-            self._journal.delete(_VALUES, name)
+            self._delete(_VALUES, name)
         else:
-            self._journal.put(_VALUES, name, value)
+            self._write(_VALUES, name, value)
 
     def jobs_counted(self, count: int) -> None:
         """Write how many jobs there were."""
@@ -176,7 +174,7 @@ class HeadState:
 
     def driver_left(self, job_id: bytes) -> None:
         """A driver is gone, and everybody was told."""
-        self._journal.delete(_JOBS, job_id)
+        self._delete(_JOBS, job_id)
 
     def node_joined(self, join: nodes.JoinNode) -> None:
         """Write who a node is."""
@@ -191,19 +189,42 @@ class HeadState:
         info = self._control.nodes.info(node)
         facts = msgspec.structs.replace(node.join, info=info, actors=[], bundles=[])
         self._put(_DEAD, node.node_id.encode(), facts)
-        self._journal.delete(_NODES, node.node_id.encode())
+        self._delete(_NODES, node.node_id.encode())
         self._dead[node.node_id] = None
         while len(self._dead) > REMEMBERED:
             oldest = next(iter(self._dead))
             del self._dead[oldest]
-            self._journal.delete(_DEAD, oldest.encode())
+            self._delete(_DEAD, oldest.encode())
 
     def owner_came(self, address: str) -> None:
         """A peer connected (again)."""
         self._owners.discard(address)
 
     def _put(self, table: str, key: bytes, value: Any) -> None:
-        self._journal.put(table, key, msgspec.msgpack.encode(value))
+        self._write(table, key, msgspec.msgpack.encode(value))
+
+    def _write(self, table: str, key: bytes, value: bytes) -> None:
+        try:
+            self._journal.put(table, key, value)
+        except JournalError as error:
+            self._give_up(error)
+
+    def _delete(self, table: str, key: bytes) -> None:
+        try:
+            self._journal.delete(table, key)
+        except JournalError as error:
+            self._give_up(error)
+
+    @staticmethod
+    def _give_up(error: JournalError) -> NoReturn:
+        """End the head: what it says from now on would not survive it.
+
+        Its folder stays, so that it can be started again once the cause is mended.
+        """
+        logger.critical("the head ends, since it cannot keep its promises: %s", error)
+        logging.shutdown()
+        print(f"the head ends: {error}", file=sys.stderr, flush=True)
+        os._exit(os.EX_IOERR)
 
     def close(self) -> None:
         """Let go of the journal."""
