@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 #: Concurrent coroutines of an async actor by default.
 ASYNC_CONCURRENCY = 1000
 
-_NO_DEPENDENCIES: list[m.Dependency] = []
-_NO_NESTED: list[m.Nested] = []
+_NO_DEPENDENCIES: tuple[m.Dependency, ...] = ()
+_NO_NESTED: tuple[m.Nested, ...] = ()
 
 
 class ActorClassInheritanceException(TypeError):

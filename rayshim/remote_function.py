@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rayshim")
 
-_NO_DEPENDENCIES: list[m.Dependency] = []
-_NO_NESTED: list[m.Nested] = []
+_NO_DEPENDENCIES: tuple[m.Dependency, ...] = ()
+_NO_NESTED: tuple[m.Nested, ...] = ()
 
 
 class _Plan:

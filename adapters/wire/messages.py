@@ -56,8 +56,9 @@ class Payload(Struct, array_like=True, gc=False):
 
     kind: int
     data: bytes = b""
-    buffers: list[bytes] = []
-    nested: list[Nested] = []
+    # Tuples where most are empty: an empty tuple costs nothing, a list an object each.
+    buffers: tuple[bytes, ...] = ()
+    nested: tuple[Nested, ...] = ()
     segment: Segment | None = None
 
 
@@ -84,9 +85,9 @@ class TaskSpec(Struct, array_like=True, gc=False):
     method: str
     #: Pickle of ``(args, kwargs)``; empty when there are none.
     args: bytes
-    buffers: list[bytes]
-    dependencies: list[Dependency]
-    nested: list[Nested]
+    buffers: tuple[bytes, ...]
+    dependencies: tuple[Dependency, ...]
+    nested: tuple[Nested, ...]
     #: >= 0, or STREAMING, or DYNAMIC.
     num_returns: int
     #: Name shown to people.
@@ -109,11 +110,11 @@ class Result(Struct, array_like=True, gc=False):
     #: One payload for each return value; exactly one ERROR payload on failure.
     values: list[Payload]
     #: Ids from the call's arguments that the executor still holds.
-    kept: list[bytes] = []
+    kept: tuple[bytes, ...] = ()
     #: Items a finished stream yielded; -1 when it was no stream.
     streamed: int = -1
     #: Large arguments that could not be read: the call did not start and goes back.
-    lost: list[bytes] = []
+    lost: tuple[bytes, ...] = ()
 
 
 # --- peer <-> peer ----------------------------------------------------------

@@ -24,7 +24,7 @@ class Encoded:
 
     def __init__(self) -> None:
         self.data = b""
-        self.buffers: list[bytes] = []
+        self.buffers: tuple[bytes, ...] = ()
         #: (position, keyword, reference) of each value that must be known first.
         self.dependencies: list[tuple[int, str, ObjectRef]] = []
         #: References inside the arguments.
@@ -61,7 +61,7 @@ def encode(
     if serialized.total_bytes <= peer.settings.inline_limit_bytes:
         encoded.data = serialized.stream
         if serialized.buffers:
-            encoded.buffers = [bytes(buffer) for buffer in serialized.buffers]
+            encoded.buffers = tuple(map(bytes, serialized.buffers))
     else:
         encoded.dependencies.append((ALL_ARGUMENTS, "", _store(peer, serialized)))
     return encoded
@@ -152,7 +152,7 @@ def fill(
             filled.append(
                 m.Dependency(ref._bytes, position, keyword, payload, owner, lend)
             )
-        spec.dependencies = filled
+        spec.dependencies = tuple(filled)
     if encoded.nested:
         nested = []
         for ref in encoded.nested:
@@ -162,7 +162,7 @@ def fill(
                 lend = table.promise(ref._bytes)
                 lends.append((ref._bytes, lend))
             nested.append(m.Nested(ref._bytes, owner, lend))
-        spec.nested = nested
+        spec.nested = tuple(nested)
     return lends
 
 

@@ -243,15 +243,15 @@ class ObjectPlane:
         (``segment``), since that may wait. ``borrower`` is empty for a value that
         stays here.
         """
-        nested = []
+        nested: tuple[m.Nested, ...] = ()
         if serialized.refs:
-            nested = [self._lend_ref(ref, borrower) for ref in serialized.refs]
+            nested = tuple(self._lend_ref(ref, borrower) for ref in serialized.refs)
         if serialized.total_bytes <= self._inline_limit:
-            buffers = [bytes(buffer) for buffer in serialized.buffers]
+            buffers = tuple(map(bytes, serialized.buffers))
             return m.Payload(m.PICKLE, serialized.stream, buffers, nested)
         if segment is None:
             segment = self.storing.write(serialized, borrower)
-        return m.Payload(m.SEGMENT, b"", [], nested, segment)
+        return m.Payload(m.SEGMENT, b"", (), nested, segment)
 
     def _lend_ref(self, ref: ObjectRef, borrower: str) -> m.Nested:
         object_id = ref._bytes
@@ -284,7 +284,7 @@ class ObjectPlane:
                     lend = self.table.lend(item.object_id, borrower)
             nested.append(m.Nested(item.object_id, item.owner, lend))
         return m.Payload(
-            payload.kind, payload.data, payload.buffers, nested, payload.segment
+            payload.kind, payload.data, payload.buffers, tuple(nested), payload.segment
         )
 
     def put(self, value: Any, call_site: str = "") -> ObjectRef:
@@ -317,7 +317,7 @@ class ObjectPlane:
             payload = m.Payload(
                 m.PICKLE,
                 serialized.stream,
-                [bytes(buffer) for buffer in serialized.buffers],
+                tuple(map(bytes, serialized.buffers)),
             )
             if len(dropped) > 100:
                 self.collect()
@@ -325,10 +325,10 @@ class ObjectPlane:
             entry = self.table.own(object_id)
             entry.call_site = call_site
             if serialized.refs:
-                payload.nested = [
+                payload.nested = tuple(
                     m.Nested(ref._bytes, ref._owner or peer.address)
                     for ref in serialized.refs
-                ]
+                )
                 self.table.contain(entry, [n.object_id for n in payload.nested])
             entry.value = payload
             if payload.segment is not None:

@@ -11,6 +11,7 @@ lineage only, so its value may go; of any other the reference stays, as in Ray.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
@@ -132,7 +133,7 @@ class Recovering:
         for ref in encoded.nested:
             call.nested.append((ref._bytes, self._keep_reference(call, ref)))
         encoded.dependencies, encoded.nested = [], []
-        call.record.spec.dependencies, call.record.spec.nested = [], []
+        call.record.spec.dependencies, call.record.spec.nested = (), ()
 
     def _keep_reference(self, call: KeptCall, ref: ObjectRef) -> ObjectRef | None:
         object_id = ref._bytes
@@ -151,7 +152,7 @@ class Recovering:
         encoded, spec = call.record.encoded, call.record.spec
         if encoded is not NOTHING:
             encoded.dependencies, encoded.nested = [], []
-        spec.dependencies, spec.nested = [], []
+        spec.dependencies, spec.nested = (), ()
 
     def broke(self, record: CallRecord, payload: m.Payload) -> None:
         """A call that ran again failed; its lost values are the error now."""
@@ -222,7 +223,7 @@ class Recovering:
     # -- calls whose arguments are lost ----------------------------------------------
 
     def arguments_lost(
-        self, record: CallRecord, lost: list[bytes], sender: str
+        self, record: CallRecord, lost: Iterable[bytes], sender: str
     ) -> None:
         """An executor could not read arguments: the call waits for them again."""
         objects = self._objects

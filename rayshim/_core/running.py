@@ -311,10 +311,10 @@ class Runner:
             raise failures.to_raise(payload)
         return deserialize(payload.data, payload.buffers)
 
-    def kept(self, channel: Channel, spec: m.TaskSpec) -> list[bytes]:
+    def kept(self, channel: Channel, spec: m.TaskSpec) -> tuple[bytes, ...]:
         """Ids from the arguments that are still in use (under the lock)."""
         if not brings_references(spec) and spec.task_id not in self._pinned:
-            return []
+            return ()
         objects = self._peer.objects
         objects.collect()
         for object_id in self._pinned.pop(spec.task_id, ()):
@@ -329,7 +329,7 @@ class Runner:
         objects.settle()
         if out:
             self._peer.arm_sweep()
-        return out
+        return tuple(out)
 
     def succeeded(
         self, channel: Channel, spec: m.TaskSpec, context: CallContext, value: Any
@@ -353,7 +353,7 @@ class Runner:
             return self._failed(channel, spec, context, error, skip_frames=2)
         del value
         if not spec.nested and not spec.dependencies:
-            return m.Result(spec.task_id, values, [], streamed)
+            return m.Result(spec.task_id, values, (), streamed)
         with self._peer.lock:
             kept = self.kept(channel, spec)
         return m.Result(spec.task_id, values, kept, streamed)
@@ -441,7 +441,7 @@ class Runner:
         lost = [error.object_id] if isinstance(error, NotHere) else error.object_ids
         with self._peer.lock:
             kept = self.kept(channel, spec)
-        return m.Result(spec.task_id, [], kept, -1, lost)
+        return m.Result(spec.task_id, [], kept, -1, tuple(lost))
 
     def cancelled(self, channel: Channel, spec: m.TaskSpec) -> m.Result:
         """The answer of a call that was interrupted."""
