@@ -13,6 +13,7 @@ the viewer after its file was removed. Words only say which removals free memory
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -44,7 +45,9 @@ class ViewTable:
     def __init__(self, folder: str, tag: str) -> None:
         """Makes the table, in a store folder."""
         parent = f"{folder}/{FOLDER}"
-        os.makedirs(parent, mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            # Not the store's folder too: without its node nobody would remove it.
+            os.mkdir(parent, mode=0o700)
         self._path = f"{parent}/{tag}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o600)

@@ -187,6 +187,8 @@ def put(
             raise exceptions.RaySystemError(
                 RuntimeError("the session was shut down during put()")
             ) from None
+        if peer.raylet.closed:
+            raise exceptions.LocalRayletDiedError() from error
         text = describe_failure(value, error)
         raise TypeError(
             f"Could not serialize the put value {value!r:.200}: {text}"

@@ -113,6 +113,8 @@ class ExecutorDeaths:
         for position, record in enumerate(records):
             record.slot = None
             record.lends = []
+            if record.has_ended:
+                continue  # the own node died first, and every call with it
             # They run in order: only the first may have started.
             if lost.out_of_memory and position == 0:
                 limit = self._peer.settings.task_oom_retries
