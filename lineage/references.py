@@ -465,7 +465,8 @@ class ReferenceTable:
                 return
             del self.entries[object_id]
             self.freed.append(entry)
-            self._drop_contained(entry)
+            if entry.contains:
+                self._drop_contained(entry)
             return
         if not entry.registered or self._is_registering(entry):
             return  # acknowledge() comes back here

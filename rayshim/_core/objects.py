@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from pickle import loads
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
@@ -147,11 +148,17 @@ class ObjectPlane:
     def settle(self) -> None:
         """Carry out what the reference table decided (under the lock)."""
         table = self.table
+        generator_dropped = self._peer.streams.generator_dropped
         while table.freed or table.faded:
             # Each may let go of others: the lineage of a value is freed with it.
             freed, table.freed = table.freed, []
             for entry in freed:
-                self._free(entry)
+                value = entry.value
+                if value is None or value.kind != m.PICKLE or entry.task is not None:
+                    self._free(entry)
+                else:  # small and whole: nothing lies anywhere
+                    entry.value = None
+                    generator_dropped(entry.object_id)
             if table.faded:
                 faded, table.faded = table.faded, []
                 for entry, value, copies in faded:
@@ -448,8 +455,8 @@ class ObjectPlane:
         """
         payload: m.Payload = entry.value
         if payload.kind == m.PICKLE:
-            if not payload.buffers and not payload.nested:
-                return deserialize(payload.data, ())
+            if not payload.buffers:
+                return loads(payload.data)
             return deserialize(payload.data, payload.buffers)
         if payload.kind == m.SEGMENT:
             return self.locating.read(entry.object_id, payload)

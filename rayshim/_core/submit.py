@@ -470,6 +470,12 @@ class TaskSubmitter:
                 entry.task = None
             if payload.segment is not None:
                 keep = True
+            elif entry is not None and entry.value is None and not payload.nested:
+                # What store_value() does with a small value: the common case.
+                entry.value = payload
+                if entry.waiters is not None:
+                    objects.complete(entry, payload)
+                continue
             objects.store_value(object_id, payload, sender)
         if keep or (record.stream is not None and record.stream.is_large):
             objects.recovering.kept(record)
