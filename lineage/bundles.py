@@ -6,12 +6,14 @@ A reservation waits in the queue of the leases, as a request that needs no execu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import spillback
 from rayshim.lineage.lease_events import Command
 from rayshim.lineage.leases import Bundle, Reservation, remember, removed
+from rayshim.lineage.resources import Units
 
 if TYPE_CHECKING:
     from rayshim.lineage.raylet import Raylet
@@ -41,14 +43,15 @@ def reserve(raylet: Raylet, event: ev.BundlesRequested, now: float) -> list[Comm
         if not missing:
             return [ev.ReportBundles(group, event.attempt)]
         event = event._replace(bundles=tuple(missing.values()), indexes=tuple(missing))
+    if not raylet._waiting:
+        # Nobody is before it, and nobody waits for what it brings.
+        bundles = _acquire(raylet, event.bundles)
+        if bundles is not None:
+            indexes = event.indexes or range(len(bundles))
+            return [_hold(raylet, group, indexes, bundles, event.attempt)]
     raylet._arrivals += 1
     reservation = Reservation(event, raylet._arrivals, now)
     raylet._reservations[group] = reservation
-    if not raylet._waiting:
-        # Nobody is before it, and nobody waits for what it brings.
-        met: list[Command] = []
-        if try_reserve(raylet, reservation, met):
-            return met
     raylet._enqueue(reservation)
     commands = raylet._schedule(now)
     if not event.is_patient:
@@ -114,17 +117,35 @@ def end_reservation(raylet: Raylet, group: bytes) -> None:
 
 def try_reserve(raylet: Raylet, waiter: Reservation, commands: list[Command]) -> bool:
     """Whether a reservation is met now: all bundles or none."""
+    bundles = _acquire(raylet, waiter.bundles)
+    if bundles is None:
+        return False
+    del raylet._reservations[waiter.group]
+    indexes, attempt = waiter.indexes, waiter.attempt
+    commands.append(_hold(raylet, waiter.group, indexes, bundles, attempt))
+    return True
+
+
+def _acquire(raylet: Raylet, needs: Iterable[Units]) -> list[Bundle] | None:
     bundles: list[Bundle] = []
-    for need in waiter.bundles:
+    for need in needs:
         allocation = raylet.resources.acquire(dict(need))
         if allocation is None:
             for bundle in bundles:
                 raylet.resources.release(bundle.allocation)
-            return False
+            return None
         bundles.append(Bundle(allocation))
-    held = raylet.groups.setdefault(waiter.group, {})
-    held.update(zip(waiter.indexes, bundles, strict=True))
-    del raylet._reservations[waiter.group]
+    return bundles
+
+
+def _hold(
+    raylet: Raylet,
+    group: bytes,
+    indexes: Iterable[int],
+    bundles: list[Bundle],
+    attempt: int,
+) -> Command:
+    held = raylet.groups.setdefault(group, {})
+    held.update(zip(indexes, bundles, strict=True))
     raylet._reserved += 1
-    commands.append(ev.ReportBundles(waiter.group, waiter.attempt))
-    return True
+    return ev.ReportBundles(group, attempt)

@@ -138,6 +138,8 @@ class Group:
     @property
     def missing(self) -> dict[int, Units]:
         """Index -> bundle, for those that are not placed."""
+        if not self.places:
+            return dict(enumerate(self.bundles))
         return {
             index: bundle
             for index, bundle in enumerate(self.bundles)
@@ -183,7 +185,9 @@ class PlacementGroups:
         self.waiting[group.group_id] = None
         return []
 
-    def tried(self, group_id: bytes, views: Sequence[placement.View]) -> list[Command]:
+    def tried(
+        self, group_id: bytes, views: Sequence[placement.View]
+    ) -> list[ReserveBundles]:
         """There may be room for a group that waits.
 
         Args:
@@ -211,7 +215,7 @@ class PlacementGroups:
             by_node.setdefault(node_id, {})[index] = missing[index]
         return self._ask(group, by_node, patience_s)
 
-    def tried_alone(self, group_id: bytes, node_id: str) -> list[Command]:
+    def tried_alone(self, group_id: bytes, node_id: str) -> list[ReserveBundles]:
         """A group that waits gets its bundles on the only node there will ever be.
 
         They wait at the node, as all else does that does not fit now.
@@ -224,12 +228,12 @@ class PlacementGroups:
 
     def _ask(
         self, group: Group, by_node: dict[str, dict[int, Units]], patience_s: float
-    ) -> list[Command]:
+    ) -> list[ReserveBundles]:
         """Begins an attempt."""
         del self.waiting[group.group_id]
         group.state = GroupState.RESERVING
         group.attempt += 1
-        commands: list[Command] = []
+        commands: list[ReserveBundles] = []
         for node_id, bundles in by_node.items():
             group.asked[node_id] = tuple(bundles)
             commands.append(
@@ -278,10 +282,12 @@ class PlacementGroups:
             return commands
         if group.asked:
             return []
+        places = group.places
         for node_id, indexes in group.reserved.items():
-            group.places.update(dict.fromkeys(indexes, node_id))
+            for index in indexes:
+                places[index] = node_id
         self._end_attempt(group)
-        if len(group.places) < len(group.bundles):
+        if len(places) < len(group.bundles):
             self._wait(group)  # A node died meanwhile.
             return []
         group.state = GroupState.CREATED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -100,10 +100,13 @@ class GroupService:
             is_detached=args.lifetime == "detached",
             now=self._server.now(),
         )
-        self._run(self.machine.requested(group))
+        self.machine.requested(group)
         if self.on_change is not None:
             self.on_change(self.machine.groups[args.id])
-        self.retry()
+        if self._feed is not None and not self._nodes.is_cluster:
+            self._try_alone(args.id)
+        else:
+            self.retry()
 
     def wait(self, peer: Peer, message: wire.Request) -> bool:
         """Whether a group is created in time; answered later if it is pending."""
@@ -148,12 +151,18 @@ class GroupService:
 
     def answered(self, node_id: str, message: nodes.BundlesReserved) -> None:
         """A node has reserved bundles, or refuses to."""
+        self.reserved(message.group, node_id, message.attempt, is_reserved=message.ok)
+
+    def reserved(
+        self, group_id: bytes, node_id: str, attempt: int, *, is_reserved: bool = True
+    ) -> None:
+        """The same, as the node in this process says it."""
         self._run(
             self.machine.answered(
-                message.group,
+                group_id,
                 node_id,
-                attempt=message.attempt,
-                is_reserved=message.ok,
+                attempt=attempt,
+                is_reserved=is_reserved,
                 now=self._server.now(),
             )
         )
@@ -182,9 +191,17 @@ class GroupService:
             self._is_trying = False
 
     def _try_alone(self, group_id: bytes) -> None:
+        """Tries a group on the only node there can be."""
         for node_id in self._nodes.known:
             if self._nodes.machine.is_usable(node_id):
-                self._run(self.machine.tried_alone(group_id, node_id))
+                commands = self.machine.tried_alone(group_id, node_id)
+                if self._feed is None or self.on_change is not None:
+                    self._run(commands)
+                    return
+                for _, _, bundles, _, attempt in commands:
+                    # The node is this process: it takes the event itself.
+                    asked = tuple(bundles.values()), tuple(bundles)
+                    self._feed(ev.BundlesRequested(group_id, *asked, True, attempt))
                 return
 
     # For leases.
@@ -245,7 +262,7 @@ class GroupService:
             if stray:
                 node.link.send(nodes.FreeBundles(group_id, False, stray))
 
-    def _run(self, commands: list[pg.Command]) -> None:
+    def _run(self, commands: Sequence[pg.Command]) -> None:
         if self.on_change is not None:
             for group_id in dict.fromkeys(command.group for command in commands):
                 group = self.machine.groups.get(group_id)
@@ -263,7 +280,8 @@ class GroupService:
                 else:
                     self._nodes.broadcast(nodes.FreeBundles(command.group))
             else:
-                self._report(command.group)
+                if self._waiters:
+                    self._report(command.group)
                 self._nodes.changed()
 
     def _reserve(self, command: pg.ReserveBundles) -> None:
@@ -271,13 +289,6 @@ class GroupService:
         if node is None:
             return
         bundles = command.bundles
-        if command.patience_s < 0 and self._feed is not None:
-            # The only node is this process: it takes the event itself.
-            asked = tuple(bundles.values()), tuple(bundles)
-            self._feed(
-                ev.BundlesRequested(command.group, *asked, True, command.attempt)
-            )
-            return
         for bundle in bundles.values():
             for name, units in bundle.items():
                 node.available[name] = node.available.get(name, 0) - units

@@ -494,6 +494,11 @@ class NodeServer(ChannelServer):
         self.pool.kill(command.worker_id)
 
     def _bundles(self, command: ev.ReportBundles) -> None:
+        control = self.control
+        if control is not None:
+            node_id, attempt = self.config.node_id, command.attempt
+            control.groups.reserved(command.group, node_id, attempt)
+            return
         self.head.send(nodes.BundlesReserved(command.group, True, command.attempt))
 
     def _no_bundles(self, command: ev.RefuseBundles) -> None:
