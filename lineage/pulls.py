@@ -5,11 +5,12 @@ There is at most one *pull* of an object on a node, however many processes ask:
     ABSENT -> QUEUED -> RESERVING -> FETCHING -> ABSENT
                   (RESERVING, FETCHING) -> DRAINING -> ABSENT | QUEUED
 
-QUEUED waits for its turn, so that the bytes on their way are bounded; RESERVING waits
-for room in the store, so that nothing is received that cannot be kept; FETCHING has
-ranges of the object under way, several at once and from several sources; DRAINING
-failed or is not wanted any more and waits until nothing writes to its file. A finished
-copy is the store's affair, as are pins on it. Four rules always hold:
+QUEUED waits for its turn, so that the bytes on their way and the open files are
+bounded; RESERVING waits for room in the store, so that nothing is received that cannot
+be kept; FETCHING has ranges of the object under way, several at once and from several
+sources; DRAINING failed or is not wanted any more and waits until nothing writes to
+its file. A finished copy is the store's affair, as are pins on it. Four rules always
+hold:
 
 1. Every byte of an object in FETCHING has arrived, is under way once, or is missing.
 2. Every asker is answered once, unless it is gone or withdrew first.
@@ -44,6 +45,8 @@ MAX_RANGE_BYTES = 64 << 20
 MIN_RANGE_BYTES = 8 << 20
 #: Ranges begin at whole pages, so that senders can map them.
 PAGE_BYTES = 4096
+#: Objects that are fetched at once; far more than there are streams.
+MAX_ACTIVE = 64
 #: Times that one source may break in one pull.
 MAX_FAILURES = 2
 
@@ -106,10 +109,18 @@ class Pulls:
         max_active_bytes: Bound on the sizes of all active pulls together; one pull
             may always be active, however large.
         streams: Ranges of one object that are fetched at once.
+        max_active: Bound on the number of active pulls; each has a file open.
     """
 
-    def __init__(self, *, max_active_bytes: int, streams: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        max_active_bytes: int,
+        streams: int = 2,
+        max_active: int = MAX_ACTIVE,
+    ) -> None:
         self.max_active_bytes = max_active_bytes
+        self.max_active = max_active
         self.streams = streams
         #: Object id -> its pull, in any state but ABSENT.
         self.pulls: dict[bytes, Pull] = {}
@@ -156,6 +167,7 @@ class Pulls:
         active = [pull for pull in self.pulls.values() if pull.state in _ACTIVE]
         assert self.active_bytes == sum(pull.size_bytes for pull in active)
         assert len(active) <= 1 or self.active_bytes <= self.max_active_bytes
+        assert len(active) <= self.max_active
         queued = [i for i, p in self.pulls.items() if p.state is PullState.QUEUED]
         assert sorted(queued) == sorted(self._queue)
         assert active or not queued
@@ -216,10 +228,13 @@ class Pulls:
     def _admit(self) -> list[Command]:
         """Makes pulls active as long as there is room for their bytes."""
         commands: list[Command] = []
-        for object_id in list(self._queue):
+        while self._queue:
+            object_id = next(iter(self._queue))
             pull = self.pulls[object_id]
             held = self.active_bytes
             if held and held + pull.size_bytes > self.max_active_bytes:
+                break
+            if len(self.pulls) - len(self._queue) >= self.max_active:
                 break
             del self._queue[object_id]
             self.active_bytes += pull.size_bytes

@@ -34,11 +34,10 @@ SWITCH_INTERVAL_S = 0.0005
 
 def main() -> None:
     """Runs a node or head until its lifeline is cut. Does not return."""
-    ready_fd = -1
+    config = None
     status = 1
     try:
         config = NodeConfig.from_json(sys.stdin.read())
-        ready_fd = config.ready_fd
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _import_shared()
         # The fork server's executors are told the port, and close the socket.
@@ -52,9 +51,9 @@ def main() -> None:
         import traceback
 
         traceback.print_exc()
-        if ready_fd >= 0:
+        if config is not None and config.ready_fd >= 0:
             text = f"{type(error).__name__}: {error}"
-            _write_line(ready_fd, {"error": text})
+            _write_line(config.ready_fd, {"error": text})
     finally:
         # Nothing here needs an orderly interpreter exit, and Dask's is slow.
         sys.stderr.flush()
@@ -143,6 +142,7 @@ async def _serve(
     await server.start(*listeners)
     if config.ready_fd >= 0:
         os.close(config.ready_fd)
+        config.ready_fd = -1  # the number will be that of another file
     control = server.control
     if control is not None and config.settings.get("dask", "background") != "off":
         delay_s = float(config.settings.get("dask_delay_s", DASK_DELAY_S))
@@ -181,8 +181,10 @@ def _start_log(config: NodeConfig) -> None:
     import logging
 
     os.makedirs(config.logs_dir, mode=0o700, exist_ok=True)
+    # Opened at once: a message that cannot open its file would raise where it was to
+    # be logged, and that is when descriptors are short or the folder is gone.
     handler = logging.FileHandler(
-        os.path.join(config.logs_dir, f"node-{config.node_id[:8]}.log"), delay=True
+        os.path.join(config.logs_dir, f"node-{config.node_id[:8]}.log")
     )
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")

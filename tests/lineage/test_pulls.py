@@ -204,6 +204,16 @@ def test_bytes_on_their_way_are_bounded() -> None:
     assert commands[1:] == [ev.ReserveRoom(b"y" * 28, MADE)]
 
 
+def test_open_files_are_bounded() -> None:
+    world = World(max_active=1)
+    world.ask()
+
+    assert world.ask(object_id=b"y" * 28) == []
+    commands = world(ev.RoomRefused(X, "full"))
+
+    assert commands[1:] == [ev.ReserveRoom(b"y" * 28, MADE)]
+
+
 def test_one_object_may_be_larger_than_the_bound() -> None:
     world = World(max_active_bytes=1)
 
