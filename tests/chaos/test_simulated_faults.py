@@ -42,6 +42,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
         (References("OAB", hand_overs=3), 150_000),
         (References("OAB", hand_overs=2, deaths=2), 100_000),
         (References("OAB", hand_overs=3, deaths=1, by_call=False), 100_000),
+        (References("OAB", hand_overs=3, deaths=1), 120_000),
         (References("OAB", objects=2, hand_overs=2, deaths=1), 100_000),
         (References("OAB", hand_overs=2, pins=1, deaths=1, **late), 100_000),
         (References("OA", hand_overs=4, pins=1), 100_000),

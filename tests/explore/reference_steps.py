@@ -157,7 +157,7 @@ class References:
     def steps(self) -> Iterator[Step]:
         """Everything that can happen."""
         if self.made < self.options["objects"] and self.owner not in self.dead:
-            if not self.made or self.uses[self.owner, X]:
+            if not self.made or (self.uses[self.owner, X] and X not in self.freed):
                 yield ("create",)
         for pair, queue in self.channels.items():
             if queue and pair[1] not in self.dead:
@@ -246,12 +246,14 @@ class References:
                 continue
             if not self.options["on_the_way"]:
                 continue
+            if not self._is_entitled(source, object_id):
+                continue
             for message in queue:
                 if message[0] in ("reference", "call") and object_id in message:
                     found.append(f"a {message[0]} is on its way to {target}")
         for name in self.names:
             for call in self.accepted[name] + self.running[name]:
-                live = name not in self.dead and call[1] not in self.dead
+                live = name not in self.dead and self._is_entitled(call[1], object_id)
                 if live and call[2] == object_id and name != self.owner:
                     found.append(f"a call in {name} has it")
         if object_id == X and self.made > 1 and Y not in self.freed:
@@ -433,7 +435,13 @@ class References:
         self.tables[name].release(object_id, source, lend)
 
     def _on_borrow(self, source: str, name: str, object_id: bytes, number: int) -> None:
-        lend = self.tables[name].register_borrower(object_id, source)
+        table = self.tables[name]
+        lend = table.register_borrower(object_id, source)
+        if lend and object_id in self.freed:
+            # It had gone since only lineage needed it: it is made again.
+            entry = table.entries[object_id]
+            entry.value, entry.lost = "value", False
+            self.freed.remove(object_id)
         self._send(name, source, ("acknowledged", object_id, lend, number))
 
     def _on_acknowledged(
@@ -459,13 +467,16 @@ class References:
         self.uses[name, object_id] = self.uses.get((name, object_id), 0) + 1
         if lender == self.owner:
             self._known(name, object_id)
-        elif name == self.owner:
-            if lender in self.dead and object_id in self.freed:
-                self.origins.add((name, object_id, lender))
         elif lender:
             entry = self.tables[name].entries[object_id]
-            if not entry.registered or "" in (entry.held or {}):
-                self.origins.add((name, object_id, lender))
+            is_known = entry.registered and "" not in (entry.held or {})
+            if object_id in self.freed if name == self.owner else not is_known:
+                # What the lender may lose, the receiver may.
+                chain = [
+                    one[2] for one in self.origins if one[:2] == (lender, object_id)
+                ]
+                for one in (lender, *chain):
+                    self.origins.add((name, object_id, one))
 
     def _known(self, name: str, object_id: bytes) -> None:
         self.origins = {one for one in self.origins if one[:2] != (name, object_id)}
