@@ -40,6 +40,7 @@ def _request_lease(server: NodeServer, message: wire.RequestLease) -> None:
             message.placement_group,
             message.bundle_index,
             fixed=True,
+            retriable=message.retriable,
             hops=message.hops,
         )
     )

@@ -132,9 +132,17 @@ class CallRecord(TaskLife):
             where = f"executor pid {slot.pid}"
             if ahead:
                 return f"{kind} is pushed to {where}, behind {ahead} calls"
-            return f"{kind} runs on {where}"
+            kills = ""
+            if self.memory_kills:
+                kills = f", after it was killed for memory {self.memory_kills} time(s)"
+            return f"{kind} runs on {where}{kills}"
         if scheduling is None:
             return f"{kind} is being submitted"
+        if self.memory_kills and self not in scheduling.queue:
+            return (
+                f"{kind} was killed for memory {self.memory_kills} time(s) and waits a "
+                "while before it runs again"
+            )
         return (
             f"{kind} waits for a lease of {scheduling.label}: {len(scheduling.queue)} "
             f"calls queued, {len(scheduling.slots)} leases held, "

@@ -8,6 +8,7 @@ executor is killed to have one, since nobody could tell any more what it runs.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from rayshim import exceptions
@@ -22,6 +23,8 @@ from rayshim.lineage.tasks import Verdict
 
 if TYPE_CHECKING:
     from rayshim._core.peer import MessageHandler, Peer
+
+logger = logging.getLogger("rayshim")
 
 #: A raylet closed its channel: the head's word on its node is waited for this long.
 TABLE_WAIT_S = 1.0
@@ -130,7 +133,7 @@ class ExecutorDeaths:
             else:
                 record.spec.attempt = record.attempt
                 if lost.out_of_memory and position == 0:
-                    self._run_later(record)
+                    self._run_later(record, lost)
                 else:
                     again.append(record)
         scheduling = self._tasks.classes.setdefault(scheduling.key, scheduling)
@@ -141,7 +144,7 @@ class ExecutorDeaths:
         self._tasks.review(scheduling)
         self._peer.objects.settle()
 
-    def _run_later(self, record: CallRecord) -> None:
+    def _run_later(self, record: CallRecord, lost: m.LeaseLost) -> None:
         """Queue a call again when the node has had time to get memory back."""
         from rayshim.lineage.memory import retry_delay_s
 
@@ -149,12 +152,24 @@ class ExecutorDeaths:
         delay_s = retry_delay_s(
             peer.settings.task_oom_retry_delay_s, record.memory_kills
         )
+        logger.warning(
+            "task %s was killed for memory (%s time); it runs again in %.1f s. %s",
+            record.name,
+            _ordinal(record.memory_kills),
+            delay_s,
+            lost.reason.partition("\n")[0],
+        )
 
         def due() -> None:
             if record.task_id in self._tasks.records and not record.has_ended:
                 self._tasks._again(record)
 
         peer.reactor.call_later(delay_s, due)
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def _node_obituary(slot: LeaseSlot, info: n.NodeInfo) -> m.LeaseLost:

@@ -571,5 +571,6 @@ class TaskSubmitter:
 def _node_gone() -> Exception:
     return exceptions.LocalRayletDiedError(
         "the node process of this session is gone, so nothing can run any more. Call "
-        "shutdown() and init() to start again; its last words are in logs/node.log."
+        "shutdown() and init() to start again; its last words are in logs/ of the "
+        "session's folder, which shutdown() removes."
     )

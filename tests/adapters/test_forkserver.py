@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from array import array
@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from node_process import is_alive, wait_until
-from rayshim.adapters.processes import forkserver
 from rayshim.adapters.processes.lifeline import close_descriptors
 
 HERE = str(Path(__file__).resolve().parent)
@@ -55,6 +54,19 @@ def report(config: dict[str, Any]) -> None:
         time.sleep(60)
 
 
+PARENT = """
+import json, os, socket, sys
+from rayshim.adapters.processes import forkserver
+
+pid, sock = forkserver.start(json.loads(sys.argv[2]))
+lifeline = socket.socket(fileno=int(sys.argv[1]))
+socket.send_fds(lifeline, [str(pid).encode()], [sock.fileno()])
+sock.close()
+lifeline.recv(1)
+os.waitpid(pid, 0)
+"""
+
+
 class Server:
     """A fork server and the node process's end of its socket."""
 
@@ -65,9 +77,27 @@ class Server:
             "executor_entry": "test_forkserver:report",
             "executor": {"extra": 5},
         }
-        self.pid, self.sock = forkserver.start(config)
+        # From a process of its own: what other tests imported here (Arrow's threads)
+        # must not be forked, as it never is in a node.
+        here, there = socket.socketpair()
+        self._parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(there.fileno()), json.dumps(config)],
+            pass_fds=[there.fileno()],
+        )
+        there.close()
+        here.settimeout(20)
+        text, (descriptor, *_), _, _ = socket.recv_fds(here, 64, 1)
+        self.pid = int(text)
+        self._lifeline = here
+        self.sock = socket.socket(fileno=descriptor)
         self.sock.settimeout(20)
         self.pipes: list[int] = []
+
+    def end(self) -> None:
+        """Let the fork server and its parent end."""
+        self.sock.close()
+        self._lifeline.close()
+        self._parent.wait(20)
 
     def send(self, **record: Any) -> None:
         self.sock.send(json.dumps(record).encode())
@@ -89,7 +119,9 @@ class Server:
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([out, err], [], [], 20)
             assert out in ready, os.read(err, 1 << 16).decode()
-            line += os.read(out, 1 << 16)
+            chunk = os.read(out, 1 << 16)
+            assert chunk, os.read(err, 1 << 16).decode()  # it died
+            line += chunk
         facts = json.loads(line)
         assert facts["pid"] == record["pid"]
         return facts, out, err
@@ -99,9 +131,7 @@ class Server:
 def server() -> Iterator[Server]:
     one = Server()
     yield one
-    one.sock.close()
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(one.pid, 0)
+    one.end()
     for descriptor in one.pipes:
         os.close(descriptor)
 
@@ -160,7 +190,7 @@ def test_executors_do_not_outlive_the_fork_server(server: Server, how: str) -> N
     else:
         number = signal.SIGTERM if how == "terminate" else signal.SIGKILL
         os.kill(server.pid, number)
-    os.waitpid(server.pid, 0)
+    wait_until(lambda: not is_alive(server.pid), "the end of the fork server")
     wait_until(lambda: not is_alive(facts["pid"]), "the end of the executor")
 
 
