@@ -154,6 +154,8 @@ def reason(peer: Peer, entry: ObjectEntry, *, ask: bool = False) -> str:
         ask: also ask the raylet about the lease that its task waits for.
     """
     name = f"ObjectRef({entry.object_id.hex()[:16]}...)"
+    if entry.value is not None:
+        return f"{name} {peer.objects.pulling.describe(entry)}."
     if entry.owner:
         return f"{name} is made by another process, {entry.owner}."
     task: Any = entry.task

@@ -45,6 +45,8 @@ class Puller:
         self._pins: dict[tuple[str, bytes], Pulled] = {}
         #: Object id -> (segment, when it was first asked for).
         self._since: dict[bytes, tuple[m.Segment, float]] = {}
+        #: Object id -> why the last try to pull it failed.
+        self._failures: dict[bytes, str] = {}
         #: Object id that :meth:`want` looks after -> who is told.
         self._wanted: dict[bytes, list[Callable[[ObjectEntry], None]]] = {}
 
@@ -62,6 +64,16 @@ class Puller:
             or value.segment.node == self._peer.node_id
             or entry.near is not None
         )
+
+    def describe(self, entry: ObjectEntry) -> str:
+        """Why a value that is known is not here, for errors."""
+        segment = entry.value.segment if entry.value is not None else None
+        where = f"node {segment.node[:8]}" if segment is not None else "its owner"
+        text = f"is on its way here from {where}"
+        error = self._failures.get(entry.object_id)
+        if error:
+            text += f"; that failed and is tried again: {error.rstrip('. ')}"
+        return text
 
     def want(
         self,
@@ -151,6 +163,7 @@ class Puller:
                 return
         self._pulls.pop(object_id, None)
         self._since.pop(object_id, None)
+        self._failures.pop(object_id, None)
         if pulled.segment is not None:
             if entry is None:
                 channel.send(n.UnpinCopies([object_id]))
@@ -187,6 +200,8 @@ class Puller:
             if entry.value is not None and entry.value.segment is not None:
                 self._time_out(entry, segment, error, timeout_s)
             return False
+
+        self._failures[object_id] = error
 
         def again() -> None:
             if object_id in self._pulls:
