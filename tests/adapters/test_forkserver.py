@@ -113,8 +113,11 @@ class Server:
     def fork(self, worker_id: str, **options: Any) -> tuple[dict[str, Any], int, int]:
         """What the executor printed, and its two pipes."""
         self.send(fork=worker_id, **options)
-        record, (out, err) = self.receive()
-        assert record["forked"] == worker_id
+        record, descriptors = self.receive()
+        while "exited" in record:  # an earlier one that has ended meanwhile
+            record, descriptors = self.receive()
+        assert record.get("forked") == worker_id, record
+        out, err = descriptors
         line = b""
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([out, err], [], [], 20)
