@@ -309,7 +309,7 @@ def test_name_of_a_crashed_actor_can_be_used_again(wait_until):
     wait_until(renewed)
 
 
-def test_error_of_a_killed_actor_tells_by_whom():
+def test_error_of_a_killed_actor_tells_by_whom(wait_until):
     worker = Worker.remote()
     pid = ray.get(worker.pid.remote(), timeout=DEADLINE_S)
     ray.kill(worker)
@@ -323,7 +323,7 @@ def test_error_of_a_killed_actor_tells_by_whom():
     assert str(error) == error.error_msg
     assert not error.actor_init_failed
     assert not error.preempted
-    assert not is_running(pid)
+    wait_until(lambda: not is_running(pid))
 
 
 def test_error_of_a_failed_constructor_says_so():
