@@ -246,7 +246,9 @@ class ControlService:
         value: Any = None,
         error: tuple[str, str] | None = None,
     ) -> None:
-        """Sends the answer: a value, or an error's name and text."""
+        """Sends the answer, a value or an error's name and text, if one is awaited."""
+        if not request_id:
+            return
         name, content = ("", value) if error is None else error
         payload = msgspec.msgpack.encode(content)
         peer.connection.send(wire.Response(request_id, name, payload))

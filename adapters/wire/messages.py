@@ -422,6 +422,7 @@ class ActorExiting(Struct, array_like=True, tag=51):
 class Request(Struct, array_like=True, tag=64):
     """A call of the control service; ``payload`` is MessagePack."""
 
+    #: 0: nobody waits for the answer.
     request_id: int
     method: str
     payload: bytes

@@ -389,7 +389,11 @@ class Peer:
         """Call the control service without waiting for its answer."""
         with self.lock:
             data = msgspec.msgpack.encode(payload)
-            self.control.queue(m.Request(next(self._request_ids), method, data))
+            # A link repeats what was not answered to a head that comes back; to the
+            # only node the number 0 says that nobody waits for an answer.
+            is_answered = isinstance(self.control, ControlLink)
+            request_id = next(self._request_ids) if is_answered else 0
+            self.control.queue(m.Request(request_id, method, data))
             self.control.flush_soon()
 
     def request_later(

@@ -272,12 +272,24 @@ def test_bad_requests_are_answered(
 
 def test_many_requests_in_one_write_are_all_answered(driver: Peer) -> None:
     frames = b""
-    for number in range(200):
+    for number in range(1, 201):
         body = fake_wire.ENCODER.encode(wire.Request(number, "cluster_info", b""))
         frames += len(body).to_bytes(4, "little") + body
     driver.channel.sock.sendall(frames)
     answers = [driver.expect(wire.Response).request_id for _ in range(200)]
-    assert answers == list(range(200))
+    assert answers == list(range(1, 201))
+
+
+def test_a_request_without_a_number_is_carried_out_and_not_answered(
+    driver: Peer,
+) -> None:
+    put = msgpack({"key": b"k", "value": b"v"})
+    driver.channel.send(wire.Request(0, "kv_put", put))
+    driver.channel.send(wire.Request(0, "no_such_method", b""))
+    driver.channel.send(wire.Request(7, "kv_exists", msgpack({"key": b"k"})))
+    answer = driver.expect(wire.Response)
+    assert (answer.request_id, answer.error) == (7, "")
+    assert answer.payload == msgpack(True)
 
 
 def msgpack(value: Any) -> bytes:
