@@ -126,7 +126,7 @@ def _value(kind: Any, texts: dict[type, Any]) -> Any:
     if origin is dict:
         return {_value(arguments[0], texts): _value(arguments[1], texts)}
     if origin is tuple:
-        return tuple(_value(one, texts) for one in arguments)
+        return tuple(_value(one, texts) for one in arguments if one is not ...)
     if origin in (typing.Union, types.UnionType):
         return _value(arguments[0], texts)
     raise AssertionError(f"a field of {kind} has no sample")
