@@ -30,7 +30,7 @@ from rayshim.lineage.actor_events import Command
 from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Dead actors that are remembered.
-REMEMBERED = 10_000
+REMEMBERED = 2_000
 
 
 class ActorState(Enum):

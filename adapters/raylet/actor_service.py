@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rayshim.adapters.raylet.channels import ChannelServer, Peer
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
@@ -511,7 +513,12 @@ class ActorService:
             for address in subscribers:
                 self._server.send(address, update)
         if self.machine.actors[actor_id].state is act.ActorState.DEAD:
-            self.cargo[actor_id].start = None
+            cargo = self.cargo[actor_id]
+            cargo.start = None
+            # Nobody finds it any more; what is shown of it is in the machine.
+            cargo.registration = msgspec.structs.replace(
+                cargo.registration, handle_blob=b"", env_vars={}
+            )
 
     def _forget(self, command: acts.Forget) -> None:
         if self.on_forget is not None:

@@ -300,6 +300,8 @@ class ActorCaller:
         self._creations: dict[bytes, Creation] = {}
         #: Object id of the counted handle -> actor, for actors created here.
         self._handles: dict[bytes, bytes] = {}
+        #: Actors of this process that no handle is counted for any more.
+        self._unused: set[bytes] = set()
         #: Actors that were told to end and are not known to be dead.
         self._out_of_scope: set[bytes] = set()
         self._armed_flush = False
@@ -445,6 +447,7 @@ class ActorCaller:
         if update.state == "DEAD":
             self._creations.pop(update.actor_id, None)
             self._out_of_scope.discard(update.actor_id)
+            self._forget(update.actor_id)
         self._peer.objects.settle()
 
     def peer_died(self, channel: Channel) -> None:
@@ -452,6 +455,7 @@ class ActorCaller:
         client = self._bound.pop(channel, None)
         if client is not None:
             client.channel_closed(channel)
+            self._forget(client.actor_id)
 
     def raylet_died(self, error: Exception) -> None:
         """The node is gone, and the control service with it."""
@@ -471,15 +475,30 @@ class ActorCaller:
                     0.02, lambda: self.handle_dropped(actor_id)
                 )
                 return
-        if not self._peer.ended:
+        self._unused.add(actor_id)
+        if client is not None and client.queue.state is ActorState.DEAD:
+            self._forget(actor_id)
+        elif not self._peer.ended:
             self._peer.control.send(m.ActorOutOfScope(actor_id))
             self._out_of_scope.add(actor_id)
+
+    def _forget(self, actor_id: bytes) -> None:
+        """Drop what is known of a dead actor that no handle leads to."""
+        client = self.clients.get(actor_id)
+        if (
+            actor_id in self._unused
+            and client is not None
+            and client.queue.state is ActorState.DEAD
+            and not len(client.queue)
+        ):
+            self._unused.discard(actor_id)
+            del self.clients[actor_id]
 
     # -- flushing ------------------------------------------------------------------
 
     def flush_all(self) -> None:
         """Send every call that may be sent: somebody waits now."""
-        for client in self.clients.values():
+        for client in list(self.clients.values()):  # a dead one may be dropped
             if client.queue.pending:
                 client.flush(force=True)
 

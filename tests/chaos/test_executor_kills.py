@@ -125,6 +125,13 @@ def test_actors_created_and_killed_leave_nothing(
         while sum(psutil.pid_exists(pid) for pid in pids):
             assert time.monotonic() < deadline, "killed actors are still there"
             time.sleep(0.05)
+        # The node hears of the last deaths a moment later.
+        settled, before = 0, -1
+        while settled < 5:
+            assert time.monotonic() < deadline, "descriptors are not given back"
+            time.sleep(0.2)
+            settled = settled + 1 if node.num_fds() == before else 0
+            before = node.num_fds()
         me = psutil.Process()
         seen.append(
             (
