@@ -81,6 +81,7 @@ def test_a_forgotten_release_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_second_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = TaskLife.crashed
 
@@ -89,10 +90,11 @@ def test_a_second_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(TaskLife, "crashed", never_started)
 
-    assert "runs for the 2. time" in first_broken(range(20))
+    assert "runs for the 2. time" in first_broken(range(150))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_recovery_that_stops_halfway_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,4 +107,4 @@ def test_a_recovery_that_stops_halfway_is_found(
         if method is need:
             monkeypatch.setitem(recovery.TABLE, pair, first_only)
 
-    assert "since" in first_broken(range(30))
+    assert "since" in first_broken(range(200))
