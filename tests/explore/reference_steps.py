@@ -465,8 +465,11 @@ class References:
 
     def _use(self, name: str, object_id: bytes, lender: str = "") -> None:
         self.uses[name, object_id] = self.uses.get((name, object_id), 0) + 1
-        if lender == self.owner:
+        if lender == self.owner and self._is_entitled(lender, object_id):
             self._known(name, object_id)
+        elif lender == self.owner:
+            # It is lost, as the owner itself got it back too late.
+            self.origins.add((name, object_id, self.dead[0]))
         elif lender:
             entry = self.tables[name].entries[object_id]
             is_known = entry.registered and "" not in (entry.held or {})
