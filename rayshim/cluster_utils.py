@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -26,8 +25,8 @@ from typing import Any
 
 from rayshim._core import session_folders
 from rayshim._core.init_options import InitOptions
-from rayshim._core.node_launch import NodeProcess
-from rayshim._core.session import EXECUTOR_ENTRY, PRELOAD
+from rayshim._core.node_launch import NodeProcess, node_config
+from rayshim.adapters.wire.address import place_of
 from rayshim.adapters.wire.oneshot import OneShot
 from rayshim.exceptions import RaySystemError
 
@@ -178,9 +177,8 @@ class ClusterNode:
         return self.process is not None and self.process.process.poll() is None
 
     def _remove_folders(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if self._store_dir is not None:
-            shutil.rmtree(self._store_dir, ignore_errors=True)
+        stores = [self._store_dir] if self._store_dir is not None else []
+        session_folders.remove(self._folder, *stores)
 
     def __repr__(self) -> str:
         return f"ClusterNode({self.node_id[:8]}, pid={self.pid or 'ended'})"
@@ -221,7 +219,7 @@ class _HeadNode(ClusterNode):
     def start_gcs_server(self) -> None:
         """Start the head's process again, at its port and on its journal."""
         self._head.launch()
-        limit_s = InitOptions().settings.start_timeout_s
+        limit_s = self._head.config["settings"]["start_timeout_s"]
         self._head.wait_ready(limit_s)
         # It listens before it has taken up its journal; this answer comes after.
         token = Path(self._head.config["token_path"]).read_text()
@@ -265,7 +263,6 @@ class Cluster:
         self.connected = False
         self._head: ClusterNode | None = None
         self._token = b""
-        self._temp_dir: str | None = None
         if shutdown_at_exit:
             atexit.register(self.shutdown)
         if initialize_head:
@@ -313,11 +310,10 @@ class Cluster:
         return node
 
     def _start_head(self, options: InitOptions) -> None:
-        name = _new_name()
-        folder = session_folders.session_root(None) / name
+        folder = session_folders.session_root(None) / session_folders.new_name()
         token_path = session_folders.make(folder, None, self._token)
         config = {
-            "session": name,
+            "session": folder.name,
             "session_dir": str(folder),
             "node_id": os.urandom(28).hex(),
             "token_path": str(token_path),
@@ -328,31 +324,18 @@ class Cluster:
         self._head = head = ClusterNode(config, folder, None)
         head.launch()
         head.wait_ready(options.settings.start_timeout_s)
-        place = head.process_address.removeprefix("tcp:").partition("/")[0]
-        self.address = place
+        self.address = place = place_of(head.process_address)
         # A restart has to be found at the same place.
         head.config = {**config, "port": int(place.rpartition(":")[2])}
 
     def _new_node(self, options: InitOptions, *, is_head_node: bool) -> Any:
         assert self._head is not None
-        name = _new_name()
         node_id = os.urandom(28).hex()
-        folder = session_folders.session_root(None) / name
-        store_dir = session_folders.store_root(folder) / f"rayshim-{name}-{node_id[:8]}"
+        folder = session_folders.session_root(None) / session_folders.new_name()
+        store_dir = session_folders.store_of(folder, node_id)
         token_path = session_folders.make(folder, store_dir, self._token)
         config = {
-            "session": name,
-            "session_dir": str(folder),
-            "store_dir": str(store_dir),
-            "node_id": node_id,
-            "token_path": str(token_path),
-            "resources": options.resources,
-            "labels": options.labels,
-            "prestart": min(64, int(options.resources.get("CPU", 1))),
-            "preload": PRELOAD,
-            "executor_entry": EXECUTOR_ENTRY,
-            "sys_path": session_folders.executor_path(),
-            "settings": asdict(options.settings),
+            **node_config(options, folder, store_dir, node_id, token_path),
             "with_raylet": True,
             "head_address": self._head.process_address,
             "listen_ip": LOOPBACK,
@@ -459,9 +442,7 @@ class Cluster:
     def shutdown(self) -> None:
         """End all nodes and the head. Idempotent."""
         atexit.unregister(self.shutdown)
-        nodes = self.list_all_nodes()
-        if self._head is not None:
-            nodes.append(self._head)
+        nodes = self._everything()
         for node in nodes:
             if node.process is not None:
                 node.process.process.send_signal(signal.SIGTERM)
@@ -475,10 +456,12 @@ class Cluster:
 
     def remaining_processes_alive(self) -> bool:
         """Whether the head and every node that was not removed run."""
-        nodes = self.list_all_nodes()
-        if self._head is not None:
-            nodes.append(self._head)
-        return all(node.any_processes_alive() for node in nodes)
+        return all(node.any_processes_alive() for node in self._everything())
+
+    def _everything(self) -> list[ClusterNode]:
+        """The nodes and the head, which ends last."""
+        head = [self._head] if self._head is not None else []
+        return [*self.list_all_nodes(), *head]
 
 
 def _node_options(node_args: dict[str, Any]) -> InitOptions:
@@ -513,10 +496,6 @@ def _node_options(node_args: dict[str, Any]) -> InitOptions:
             )
     args["_node_name"] = args.pop("node_name", None)
     return InitOptions.validate(address="local", configure_logging=False, **args)
-
-
-def _new_name() -> str:
-    return f"s{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def _until(condition: Any, timeout_s: float) -> bool:

@@ -12,6 +12,7 @@ from rayshim.adapters.journal.journal import open_journal
 from rayshim.adapters.raylet.channels import ChannelServer
 from rayshim.adapters.raylet.control import ControlService
 from rayshim.adapters.raylet.head_state import HeadState
+from rayshim.adapters.wire.address import place_of
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.channels import Peer
@@ -81,7 +82,7 @@ class HeadServer(ChannelServer):
 def write_cluster_file(config: NodeConfig) -> None:
     """Tells drivers of this user and host how to join (mode 0600)."""
     facts = {
-        "address": config.address.removeprefix("tcp:").partition("/")[0],
+        "address": place_of(config.address),
         "head_address": config.address,
         "token": config.token().hex(),
         "pid": os.getpid(),

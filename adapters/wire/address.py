@@ -45,6 +45,11 @@ def node_of(address: str) -> str:
     return address.split("/", 2)[1] if "/" in address else ""
 
 
+def place_of(address: str) -> str:
+    """``HOST:PORT`` of a TCP address, as users write the address of a cluster."""
+    return address.removeprefix("tcp:").partition("/")[0]
+
+
 def make(host: str, port: int, node_id: str, name: str) -> str:
     """The address of a process that listens at ``host:port``.
 

@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.dispatch import SchedulingClass
@@ -82,25 +84,11 @@ class LeaseRequests:
     def _send(
         raylet: Channel, scheduling: SchedulingClass, lease_id: bytes, hops: int
     ) -> None:
-        template: m.RequestLease = scheduling.template
         raylet.send(
-            m.RequestLease(
-                lease_id,
-                template.job_id,
-                template.label,
-                template.resources,
-                template.env_vars,
-                len(scheduling.queue),
-                template.placement_group,
-                template.bundle_index,
-                template.capture_group,
-                hops,
-                template.nodes,
-                template.soft,
-                template.strategy,
-                False,
-                "",
-                template.retriable,
-                template.labels,
+            msgspec.structs.replace(
+                scheduling.template,
+                lease_id=lease_id,
+                backlog=len(scheduling.queue),
+                hops=hops,
             )
         )

@@ -8,10 +8,40 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rayshim import exceptions
+from rayshim._core import session_folders
+from rayshim._core.init_options import InitOptions
+
+#: Modules that the fork server loads before it forks executors, and their entry.
+PRELOAD = ["cloudpickle", "numpy", "rayshim._core.executor"]
+EXECUTOR_ENTRY = "rayshim._core.executor:main"
+
+
+def node_config(
+    options: InitOptions, folder: Path, store_dir: Path, node_id: str, token_path: Path
+) -> dict[str, Any]:
+    """What every process with a raylet is told; see docs/design.md ("Start")."""
+    prestart = options.settings.prestart_executors
+    if prestart < 0:
+        prestart = min(64, int(options.resources.get("CPU", 1)))
+    return {
+        "session": folder.name,
+        "session_dir": str(folder),
+        "store_dir": str(store_dir),
+        "node_id": node_id,
+        "token_path": str(token_path),
+        "resources": options.resources,
+        "labels": options.labels,
+        "prestart": prestart,
+        "preload": PRELOAD,
+        "executor_entry": EXECUTOR_ENTRY,
+        "sys_path": session_folders.executor_path(),
+        "settings": asdict(options.settings),
+    }
 
 
 class NodeProcess:

@@ -315,7 +315,7 @@ class Peer:
         """``HOST:PORT`` of the cluster; the raylet's address without one."""
         if not self.control_address:
             return self.raylet_address
-        return self.control_address.removeprefix("tcp:").partition("/")[0]
+        return addresses.place_of(self.control_address)
 
     def node_died(self, info: n.NodeInfo) -> None:
         """A node is gone: so is every process on it (under the lock)."""

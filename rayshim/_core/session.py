@@ -6,12 +6,10 @@ import atexit
 import importlib
 import logging
 import os
-import shutil
 import signal
 import threading
 import time
 import uuid
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,16 +17,12 @@ from typing import TYPE_CHECKING, Any
 from rayshim import exceptions
 from rayshim._core import current, session_folders
 from rayshim._core.init_options import InitOptions
-from rayshim._core.node_launch import NodeProcess
+from rayshim._core.node_launch import NodeProcess, node_config
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
 
 logger = logging.getLogger("rayshim")
-
-#: Modules that the fork server loads before it forks executors, and their entry.
-PRELOAD = ["cloudpickle", "numpy", "rayshim._core.executor"]
-EXECUTOR_ENTRY = "rayshim._core.executor:main"
 
 _FIRST_JOB = (1).to_bytes(4, "little")
 
@@ -38,14 +32,12 @@ class Session:
 
     def __init__(self, options: InitOptions) -> None:
         self.options = options
-        self.name = f"s{os.getpid()}-{os.urandom(4).hex()}"
+        self.name = session_folders.new_name()
         self.node_id = os.urandom(28).hex()
         self.namespace = options.namespace or str(uuid.uuid4())
         self.job_id = _FIRST_JOB
         self.folder = session_folders.session_root(options.temp_dir) / self.name
-        self.store_dir = session_folders.store_root(self.folder) / (
-            f"rayshim-{self.name}-{self.node_id[:8]}"
-        )
+        self.store_dir = session_folders.store_of(self.folder, self.node_id)
         self.peer: Peer | None = None
         self.started_s = time.time()
         self._process: NodeProcess | None = None
@@ -123,29 +115,10 @@ class Session:
         current.set_peer(peer)
 
     def _node_config(self, token_path: Path) -> dict[str, Any]:
-        options = self.options
-        return {
-            "session": self.name,
-            "session_dir": str(self.folder),
-            "store_dir": str(self.store_dir),
-            "node_id": self.node_id,
-            "token_path": str(token_path),
-            "resources": options.resources,
-            "labels": options.labels,
-            "prestart": self._prestart(),
-            "preload": PRELOAD,
-            "executor_entry": EXECUTOR_ENTRY,
-            "sys_path": session_folders.executor_path(),
-            "namespace": self.namespace,
-            "job_id": self.job_id.hex(),
-            "settings": asdict(options.settings),
-        }
-
-    def _prestart(self) -> int:
-        wanted = self.options.settings.prestart_executors
-        if wanted >= 0:
-            return wanted
-        return min(64, int(self.options.resources.get("CPU", 1)))
+        config = node_config(
+            self.options, self.folder, self.store_dir, self.node_id, token_path
+        )
+        return {**config, "namespace": self.namespace, "job_id": self.job_id.hex()}
 
     def _start_logs(self, peer: Peer) -> None:
         if self.options.log_to_driver:
@@ -205,9 +178,7 @@ class Session:
             process.end(patience_s)
 
     def _remove_folders(self) -> None:
-        session_folders.remove_spilled(self.folder)
-        shutil.rmtree(self.store_dir, ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        session_folders.remove(self.folder, self.store_dir)
 
     def forget_after_fork(self) -> None:
         """A forked child has nothing to end."""

@@ -70,18 +70,32 @@ def remove_stale(root: Path) -> None:
         # The folder may be shared with a container whose processes are not seen here.
         if _is_served(folder) or time.time() - folder.stat().st_mtime < STALE_AFTER_S:
             continue
-        remove_spilled(folder)
-        for store in store_root(folder).glob(f"rayshim-{folder.name}-*"):
-            shutil.rmtree(store, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder, *store_root(folder).glob(f"rayshim-{folder.name}-*"))
 
 
-def remove_spilled(folder: Path) -> None:
-    """Remove what a session has spilled outside of its folder."""
+def remove(folder: Path, *stores: Path) -> None:
+    """Remove the folder and stores of a session, and what it has spilled elsewhere."""
     if (folder / "spilled-to").exists():
         from rayshim.adapters.raylet import spill_target
 
         spill_target.remove_left(str(folder))
+    for path in (*stores, folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def new_name() -> str:
+    """A name for a session of this process; :func:`remove_stale` reads the pid."""
+    return f"s{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def store_of(folder: Path, node_id: str) -> Path:
+    """Where the store of a node is.
+
+    Args:
+        folder: of the session.
+        node_id: hex id of the node.
+    """
+    return store_root(folder) / f"rayshim-{folder.name}-{node_id[:8]}"
 
 
 def _is_served(folder: Path) -> bool:
