@@ -39,8 +39,9 @@ class DeadOwners:
         self._nodes: set[str] = set()
         #: Nodes that were told of already.
         self._mourned: set[str] = set()
-        self._looks = 0
-        self._task: asyncio.Task[None] | None = None
+        #: Looks that are planned -> whether somebody died since, who needs another.
+        self._planned: dict[float, bool] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def died(self, addresses: list[str]) -> None:
         """These processes are gone."""
@@ -67,23 +68,32 @@ class DeadOwners:
 
     def _look_soon(self) -> None:
         for delay_s in LOOKS_S:
-            self._looks += 1
-            self._server.loop.call_later(delay_s, self._look)
+            if delay_s in self._planned:
+                self._planned[delay_s] = True
+            else:
+                self._plan(delay_s)
 
-    def _look(self) -> None:
-        self._looks -= 1
-        if self._task is None or self._task.done():
-            self._task = self._server.loop.create_task(self._clean())
-        elif not self._looks:
-            # The last look must not be lost behind one that is under way.
-            self._looks += 1
-            self._server.loop.call_later(LOOKS_S[0], self._look)
+    def _plan(self, delay_s: float) -> None:
+        self._planned[delay_s] = False
+        self._server.loop.call_later(delay_s, self._look, delay_s)
 
-    async def _clean(self) -> None:
+    def _look(self, delay_s: float) -> None:
+        # However many die at once, at most one look of each kind is planned.
+        if self._planned.pop(delay_s):
+            self._plan(delay_s)
+        task = self._server.loop.create_task(
+            self._clean(set(self._marks), set(self._nodes))
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if not self._planned:  # this was the last one for all who died
+            self._marks.clear()
+            self._nodes.clear()
+
+    async def _clean(self, marks: set[bytes], short: set[str]) -> None:
         from rayshim.adapters.raylet import store_files
         from rayshim.adapters.shm.layout import node_of_mark
 
-        marks, short = set(self._marks), set(self._nodes)
         folder = self._server.config.store_dir
         try:
             owners = await asyncio.to_thread(store_files.owners, folder)
@@ -100,7 +110,3 @@ class DeadOwners:
         ]
         if gone:
             self._server.store.discard(gone)
-        if not self._looks:
-            # What died since this look began has looks of its own ahead.
-            self._marks.clear()
-            self._nodes.clear()

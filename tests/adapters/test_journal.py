@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import stat
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,38 +21,6 @@ from rayshim.adapters.journal.journal import (
 )
 
 Opener = Callable[[], Journal]
-
-
-@pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
-    """A server of its own on a free loopback port."""
-    server = shutil.which("redis-server") or shutil.which("valkey-server")
-    if server is None:
-        pytest.skip("neither redis-server nor valkey-server is installed")
-    pytest.importorskip("redis")
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    process = subprocess.Popen(
-        [server, *arguments, "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"redis://127.0.0.1:{port}/0"
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            open_journal(url, folder="", cluster="probe").close()
-            break
-        except JournalError:
-            assert time.monotonic() < deadline, "the server did not come up"
-            time.sleep(0.02)
-    yield url
-    process.terminate()
-    process.wait()
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,32 +64,11 @@ class Load(threading.Thread):
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def journal_url(request: pytest.FixtureRequest) -> str:
     """Where the head keeps its journal."""
     if request.param == "sqlite":
-        yield ""
-        return
-    server = shutil.which("redis-server") or shutil.which("valkey-server")
-    if server is None:
-        pytest.skip("neither redis-server nor valkey-server is installed")
-    pytest.importorskip("redis")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [server, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 20
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    yield f"redis://127.0.0.1:{port}/0"
-    process.terminate()
-    process.wait()
+        return ""
+    return str(request.getfixturevalue("redis_url"))
 
 
 def test_a_head_that_dies_again_and_again(

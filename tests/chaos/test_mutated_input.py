@@ -180,69 +180,69 @@ def test_mutated_handshakes(
     assert node.num_fds() < 200
 
 
+def barrage(
+    path: str,
+    token: bytes,
+    hello: Callable[[int], m.Hello],
+    bases: list[bytes],
+    rand: random.Random,
+    count: int,
+) -> tuple[int, int]:
+    """Send mutated frames after right handshakes; how many, over how many channels."""
+    sent = connections = 0
+    while sent < count:
+        sock = connect(path)
+        connections += 1
+        try:
+            auth.connect(sock, token)
+            _send(sock, codec.ENCODER.encode(hello(connections)))
+            for _ in range(20):
+                sent += 1
+                frame = rand.choice(bases)
+                if rand.random() < 0.8:
+                    frame = mutate(frame, rand)
+                _send(sock, frame)
+        except (ConnectionError, BrokenPipeError, TimeoutError):
+            pass
+        finally:
+            sock.close()
+        if connections % 250 == 0:
+            assert ray.get(echo.remote(sent), timeout=30) == sent
+    assert ray.get(echo.remote(1), timeout=30) == 1
+    return sent, connections
+
+
 def test_mutated_frames(
     session: None, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     path, token = target()
     canary = pickle.dumps(Canary(tmp_path / "unpickled"))
     rand = random.Random(2)
-    bases = samples(canary)
     begun = time.monotonic()
-    sent = connections = 0
-    while sent < COUNT:
-        sock = connect(path)
-        connections += 1
-        try:
-            auth.connect(sock, token)
-            name = f"unix:/fuzz-{connections}"
-            hello = m.Hello("remote", rand.randbytes(28), name, 1, b"\x09\0\0\0")
-            _send(sock, codec.ENCODER.encode(hello))
-            for _ in range(20):
-                sent += 1
-                frame = rand.choice(bases)
-                if rand.random() < 0.8:
-                    frame = mutate(frame, rand)
-                _send(sock, frame)
-        except (ConnectionError, BrokenPipeError, TimeoutError):
-            pass
-        finally:
-            sock.close()
-        if connections % 500 == 0:
-            assert ray.get(echo.remote(sent), timeout=30) == sent
-    assert ray.get(echo.remote(1), timeout=30) == 1
+
+    def hello(number: int) -> m.Hello:
+        name = f"unix:/fuzz-{number}"
+        return m.Hello("remote", rand.randbytes(28), name, 1, b"\x09\0\0\0")
+
+    sent, connections = barrage(path, token, hello, samples(canary), rand, COUNT)
     assert not (tmp_path / "unpickled").exists()
     took = time.monotonic() - begun
     figure(f"{sent} frames over {connections} connections in {took:.0f} s")
 
 
 def test_mutated_frames_to_a_driver(
-    session: None, tmp_path: Path, figure: Callable[[str], None]
+    session: None, figure: Callable[[str], None]
 ) -> None:
     """Before the proof of the token nothing is looked at; after it, schemas hold."""
-    peer = current.require_peer()
     _, token = target()
     rand = random.Random(3)
     bases = [codec.ENCODER.encode(one) for one in _to_peers()]
-    sent = 0
-    while sent < COUNT // 2:
-        sock = connect(peer.socket_path)
-        try:
-            auth.connect(sock, token)
-            hello = m.Hello("executor", rand.randbytes(28), f"unix:/f{sent}", 1, b"x")
-            _send(sock, codec.ENCODER.encode(hello))
-            for _ in range(20):
-                sent += 1
-                frame = rand.choice(bases)
-                if rand.random() < 0.8:
-                    frame = mutate(frame, rand)
-                _send(sock, frame)
-        except (ConnectionError, BrokenPipeError, TimeoutError):
-            pass
-        finally:
-            sock.close()
-        if sent % 5_000 == 0:
-            assert ray.get(echo.remote(sent), timeout=30) == sent
-    assert ray.get(echo.remote(1), timeout=30) == 1
+
+    def hello(number: int) -> m.Hello:
+        return m.Hello("executor", rand.randbytes(28), f"unix:/f{number}", 1, b"x")
+
+    path = current.require_peer().socket_path
+    sent, _ = barrage(path, token, hello, bases, rand, COUNT // 2)
     figure(f"{sent} frames to the driver")
 
 
