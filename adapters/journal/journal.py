@@ -46,7 +46,7 @@ class JournalError(Exception):
 
 
 class MemoryJournal:
-    """Keeps nothing beyond the process: for sessions whose head is their only node."""
+    """Keeps nothing beyond the process: for tests, and heads that stay away."""
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[bytes, bytes]] = {}
@@ -66,26 +66,6 @@ class MemoryJournal:
     def clear(self) -> None:
         """See :meth:`Journal.clear`."""
         self._tables.clear()
-
-    def close(self) -> None:
-        """See :meth:`Journal.close`."""
-
-
-class NoJournal:
-    """Writes nothing: where the state cannot outlive its process anyway."""
-
-    def load(self, table: str) -> dict[bytes, bytes]:
-        """See :meth:`Journal.load`."""
-        return {}
-
-    def put(self, table: str, key: bytes, value: bytes) -> None:
-        """See :meth:`Journal.put`."""
-
-    def delete(self, table: str, key: bytes) -> None:
-        """See :meth:`Journal.delete`."""
-
-    def clear(self) -> None:
-        """See :meth:`Journal.clear`."""
 
     def close(self) -> None:
         """See :meth:`Journal.close`."""

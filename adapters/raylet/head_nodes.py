@@ -133,8 +133,6 @@ class NodeDirectory:
         #: Node id -> node, in order of arrival; of the dead those that the machine
         #: remembers.
         self.known: dict[str, KnownNode] = {}
-        #: Raylet's address -> node id.
-        self._ids: dict[str, str] = {}
         #: Called with a node that joined (for the first time or again).
         self.on_joined: list[Callable[[KnownNode], None]] = []
         #: Called with a node's first load after it joined.
@@ -169,10 +167,6 @@ class NodeDirectory:
         """A node that is not dead."""
         node = self.known.get(node_id)
         return None if node is None or self.machine.is_dead(node_id) else node
-
-    def id_of(self, address: str) -> str:
-        """The node whose raylet has an address, or an empty string."""
-        return self._ids.get(address, "")
 
     def info(self, node: KnownNode) -> nodes.NodeInfo:
         """What everybody is told of a node."""
@@ -220,7 +214,6 @@ class NodeDirectory:
         """A node that an earlier life of the head declared dead stays dead."""
         info = join.info
         self._admit(join, _Nobody())
-        self._ids.pop(info.address, None)
         self._dead[info.node_id] = info
         self.machine.handle(ms.Mourned(info.node_id, info.death), self._server.now())
 
@@ -290,7 +283,6 @@ class NodeDirectory:
         node = self.known[node_id] = KnownNode(join, link, number)
         if known is not None:
             node.placed = known.placed
-        self._ids[join.info.address] = node_id
         return node
 
     def _feed(self, event: ms.Event) -> None:
@@ -319,7 +311,6 @@ class NodeDirectory:
             time.time(),
             command.death,
         )
-        self._ids.pop(info.address, None)
         self._announce()
         self._server.close_node(info)
         for told in self.on_died:

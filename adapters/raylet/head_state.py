@@ -109,8 +109,6 @@ class HeadState:
         self._drivers: dict[bytes, str] = {}
         #: Ids of dead nodes that are written, oldest first.
         self._dead: dict[str, None] = {}
-        #: True until the grace time of a restart is over.
-        self.is_recovering = False
 
     # -- writing -----------------------------------------------------------------
 
@@ -259,7 +257,6 @@ class HeadState:
         self._journal.put(_META, b"restarts", restarts)
         if not (known or lives or groups or values or jobs or count):
             return False
-        self.is_recovering = True
         for name, value in values.items():
             space, key = msgspec.msgpack.decode(name, type=tuple[str, bytes])
             control.values.restore(space, key, value)
@@ -332,7 +329,6 @@ class HeadState:
 
     def finish(self) -> None:
         """The grace time is over: who has not come back is gone."""
-        self.is_recovering = False
         control = self._control
         for job_id, address in list(self._drivers.items()):
             logger.warning("job %s: its driver did not come back", job_id.hex())

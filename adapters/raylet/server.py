@@ -548,12 +548,6 @@ class NodeServer(ChannelServer):
         self._tick = self.loop.call_later(TICK_S, self._look)
 
 
-def _wait_report(server: NodeServer, peer: Peer, message: nodes.WaitReport) -> None:
-    from rayshim.adapters.raylet import wait_service
-
-    wait_service.report(server, peer, message)
-
-
 #: Peers that ask for leases, and so are told of the nodes.
 _LEASERS = ("driver", "executor", "remote")
 _S = NodeServer

@@ -31,7 +31,6 @@ class Executor(Peer):
         self.actor_id = b""
         self.instance: Any = None
         self._is_leaving = False
-        self._is_blocked = False
 
     def ended(self) -> None:
         """The node's fork server notices."""
@@ -96,7 +95,6 @@ class Executor(Peer):
 
     def blocks(self, is_blocked: bool) -> None:
         """Calls behind one that waits go to others, and its CPU."""
-        self._is_blocked = is_blocked
         if self.actor_id:
             return
         self.send(self.node.address, "blocked", self.worker_id, is_blocked)

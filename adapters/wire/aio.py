@@ -69,11 +69,6 @@ class Connection(asyncio.Protocol):
         self.peer: Any = None
 
     @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self._transport is None or self._transport.is_closing()
-
-    @property
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0

@@ -298,8 +298,6 @@ class ActorCaller:
         self._bound: dict[Channel, ActorClient] = {}
         #: Actor id -> what its creation waits for and keeps alive.
         self._creations: dict[bytes, Creation] = {}
-        #: Object id of the counted handle -> actor, for actors created here.
-        self._handles: dict[bytes, bytes] = {}
         #: Actors of this process that no handle is counted for any more.
         self._unused: set[bytes] = set()
         #: Actors that were told to end and are not known to be dead.

@@ -58,7 +58,6 @@ class Executor:
         self.lane: Lane = MainLane(self)
         self.actor: m.CreateActor | None = None
         self.instance: Any = None
-        self.actor_dead: m.Payload | None = None
         self._blocked = 0
         self._leaving = ""
         self.draining = False

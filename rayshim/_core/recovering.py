@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rayshim import exceptions
 from rayshim._core import failures
@@ -320,11 +320,3 @@ class Recovering:
             if note.startswith("lost")
             else f"It is owned by {peer.role} {peer.pid} ({peer.address}); {note}."
         )
-
-    def statistics(self) -> dict[str, Any]:
-        """Numbers for people."""
-        return {
-            "kept_calls": len(self.calls),
-            "lineage_bytes": self.machine.total_bytes,
-            "limit_bytes": self.machine.limit_bytes,
-        }

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import uuid
 from pathlib import Path
 from types import FrameType
@@ -39,7 +38,6 @@ class Session:
         self.folder = session_folders.session_root(options.temp_dir) / self.name
         self.store_dir = session_folders.store_of(self.folder, self.node_id)
         self.peer: Peer | None = None
-        self.started_s = time.time()
         self._process: NodeProcess | None = None
         self._previous_sigint: Any = None
         self._log_printer: Any = None
