@@ -32,6 +32,8 @@ from rayshim.exceptions import RaySystemError
 
 #: All nodes of a cluster on one machine are reached here.
 LOOPBACK = "127.0.0.1"
+#: Seconds for a head that does not answer to end, and say why.
+LAST_WORDS_S = 2.0
 #: Seconds for a node that is asked to end.
 END_LIMIT_S = 5.0
 
@@ -384,7 +386,9 @@ class Cluster:
                 return {row["NodeID"] for row in head.ask("nodes") if row["Alive"]}
         except ConnectionError as error:
             process = self._head.process
-            if process is None or process.process.poll() is None:
+            if process is None or not _until(
+                lambda: process.process.poll() is not None, LAST_WORDS_S
+            ):
                 raise
             raise RaySystemError(
                 RuntimeError(f"the head ended; it says:\n{process.last_words()}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,8 @@ class PullService:
         self._receiver: FlightReceiver | None = None
         self._started: asyncio.Task[int] | None = None
         self._is_ended = False
+        #: Held while what a thread starts is taken over, or nothing is any more.
+        self._starting = threading.Lock()
         server.add_handlers(_handlers(self))
 
     # Start and end.
@@ -134,9 +137,16 @@ class PullService:
         from rayshim.adapters.flight.server import FlightSender
 
         token = self._server.config.token()
-        self._receiver = FlightReceiver(token)
-        self._sender = FlightSender(token, self._store.open_for_sending, ip)
-        return self._sender.port
+        receiver = FlightReceiver(token)
+        sender = FlightSender(token, self._store.open_for_sending, ip)
+        with self._starting:
+            if not self._is_ended:
+                self._receiver, self._sender = receiver, sender
+                return sender.port
+        # The node ended meanwhile, and nobody else knows of these.
+        sender.close()
+        receiver.close()
+        return sender.port
 
     def _has_begun(self, done: asyncio.Task[int], node_ip: str) -> None:
         if done.cancelled() or self._is_ended:
@@ -164,7 +174,8 @@ class PullService:
 
     async def stop(self, timeout_s: float = 1.0) -> None:
         """Ends all fetches, removes unfinished copies and sends nothing any more."""
-        self._is_ended = True
+        with self._starting:
+            self._is_ended = True
         for task in self._tasks:
             task.cancel()
         try:

@@ -33,19 +33,16 @@ class OneShot:
         self._address = address
         self._count = 0
         try:
-            path = addresses.socket_path(address, "", "")
-            if path:
-                self._sock = socket.socket(socket.AF_UNIX)
-                self._sock.settimeout(limit_s)
-                self._sock.connect(path)
-            else:
-                host, port = addresses.parse_tcp(address)[:2]
-                self._sock = socket.create_connection((host, port), limit_s)
-            auth.connect(self._sock, token)
+            self._sock = _connect(address, limit_s)
         except OSError as error:
             raise ConnectionError(f"no cluster answers at {address}: {error}") from None
-        name = f"tool:{os.getpid()}-{os.urandom(4).hex()}"
-        self._send(m.Hello("tool", b"", name, os.getpid(), b""))
+        try:
+            auth.connect(self._sock, token)
+            name = f"tool:{os.getpid()}-{os.urandom(4).hex()}"
+            self._send(m.Hello("tool", b"", name, os.getpid(), b""))
+        except OSError as error:
+            self._sock.close()
+            raise ConnectionError(f"no cluster answers at {address}: {error}") from None
 
     def __enter__(self) -> OneShot:
         return self
@@ -91,3 +88,18 @@ class OneShot:
                 raise ConnectionError(f"the cluster at {self._address} is gone")
             data += chunk
         return data
+
+
+def _connect(address: str, limit_s: float) -> socket.socket:
+    path = addresses.socket_path(address, "", "")
+    if not path:
+        host, port = addresses.parse_tcp(address)[:2]
+        return socket.create_connection((host, port), limit_s)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(limit_s)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -122,6 +122,9 @@ class Reactor:
         previous = os.umask(0o177)
         try:
             listener.bind(path)
+        except BaseException:
+            listener.close()
+            raise
         finally:
             os.umask(previous)
         self.accept_from(listener)

@@ -27,8 +27,9 @@ __all__ = ["Snapshot", "adopt_orphans", "end_processes", "wait_until_clean"]
 SHM_FOLDER = Path("/dev/shm")
 #: ``s<pid of the driver>-<random>``, in names of session and store folders.
 SESSION_NAME = re.compile(r"\bs(?P<pid>\d+)-[0-9a-f]+")
-#: Open files that a first import or a lazy pool may add for good.
-SPARE_DESCRIPTORS = 6
+#: Open files that libraries keep for the life of a process: gRPC six, multiprocessing's
+#: resource tracker one, and one for whatever else is imported late.
+SPARE_DESCRIPTORS = 8
 #: Servers that the standard library starts once and keeps for the process's life.
 KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 PR_SET_CHILD_SUBREAPER = 36

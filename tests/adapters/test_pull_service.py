@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from flight_process import (
@@ -297,3 +298,18 @@ def test_a_value_of_this_node_needs_no_pull(here: Path) -> None:
         assert node.sent == [("p", nodes.ObjectPulled(X, own))]
 
     run(case, folder=here)
+
+
+def test_a_node_that_ends_while_flight_starts_listens_no_more(here: Path) -> None:
+    async def case(node: PullingNode) -> None:
+        await node.service.stop()
+
+    before = listening()
+    run(case, folder=here)
+    # The thread that starts it is joined at the end of the loop.
+    assert listening() == before
+
+
+def listening() -> int:
+    connections = psutil.Process().net_connections("tcp")
+    return sum(one.status == psutil.CONN_LISTEN for one in connections)
