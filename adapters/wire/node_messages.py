@@ -272,6 +272,10 @@ class NodeLoad(Struct, array_like=True, tag=101):
     bundles: list[HeldBundle] = []
     #: Ids of requests that were placed here and came since the last load.
     arrived: list[bytes] = []
+    #: Ids of requests placed here that were granted since the last load.
+    granted: list[bytes] = []
+    #: Ids of such leases that ended since the last load.
+    ended: list[bytes] = []
 
 
 class PlaceLease(Struct, array_like=True, tag=102):
