@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -211,6 +212,11 @@ class Pulls:
 
     def _ask_draining(self, pull: Pull, event: ev.PullAsked) -> list[Command]:
         pull.waiters[event.asker] = None
+        asked = pull.again
+        if asked is not None and asked.making == event.making:
+            # What anybody knows is tried for all.
+            sources = dict.fromkeys((*asked.sources, *event.sources))
+            event = replace(event, sources=tuple(sources))
         pull.again = event
         return []
 
@@ -387,9 +393,10 @@ class Pulls:
         """An active pull is over; begins it anew if somebody asked meanwhile."""
         del self.pulls[pull.object_id]
         self.active_bytes -= pull.size_bytes
+        commands: list[Command] = []
         if pull.again is not None:
-            return self._begin(pull.again, pull.waiters)
-        return self._admit()
+            commands = self._begin(pull.again, pull.waiters)
+        return commands + self._admit()
 
     def _drain_fetch(
         self, pull: Pull, event: ev.RangeArrived | ev.RangeBroken | ev.WriteFailed

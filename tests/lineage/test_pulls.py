@@ -228,6 +228,30 @@ def test_a_pull_without_sources_is_refused() -> None:
     assert isinstance(refused, ev.Refuse)
 
 
+def test_a_pull_that_cannot_begin_anew_lets_the_next_one_go() -> None:
+    world = World(max_active=1)
+    world.ask()
+    world(ev.AskerGone("p"))
+    assert world.ask(object_id=b"y" * 28) == []
+    world(ev.PullAsked(X, "q", MADE, ()))
+
+    commands = world(ev.RoomRefused(X, "full"))
+
+    assert [type(one) for one in commands] == [ev.Refuse, ev.ReserveRoom]
+    world.pulls.validate()
+
+
+def test_what_askers_know_while_a_pull_drains_is_added_up() -> None:
+    world = World()
+    world.ask()
+    world(ev.AskerGone("p"))
+    world(ev.PullAsked(X, "q", MADE, (A,)))
+    world(ev.PullAsked(X, "r", MADE, ()))
+
+    assert world(ev.RoomRefused(X, "full")) == [ev.ReserveRoom(X, MADE)]
+    assert list(world.pulls.pulls[X].sources) == [A]
+
+
 def test_an_event_that_cannot_be_names_its_story() -> None:
     world = World()
     world.ask()
