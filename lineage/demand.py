@@ -32,6 +32,10 @@ class ShapeDemand:
     oldest_s: float = 0.0
     #: No node that is there would have room for it, even if it were idle.
     is_infeasible: bool = False
+    #: Selectors that do as well, when no node satisfies ``labels``, in this order.
+    fallback_labels: tuple[Mapping[str, str], ...] = ()
+    #: Hex ids of the nodes of which one has to be it; empty: any node.
+    node_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Demand:
     gangs: tuple[GangDemand, ...] = ()
     #: What ``request_resources`` asks to have room for, busy or not.
     requested: tuple[Mapping[str, float], ...] = ()
+    #: Selector of each of them; empty: none has one.
+    requested_labels: tuple[Mapping[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a map of plain lists, maps, numbers and texts."""
@@ -109,12 +115,19 @@ class Demand:
                 instance=record["instance"],
                 time_s=record["time_s"],
                 nodes=tuple(NodeFacts(**one) for one in record["nodes"]),
-                leases=tuple(ShapeDemand(**one) for one in record["leases"]),
+                leases=tuple(_shape(one) for one in record["leases"]),
                 gangs=tuple(_gang(one) for one in record["gangs"]),
                 requested=tuple(record["requested"]),
+                requested_labels=tuple(record.get("requested_labels", ())),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not a demand: {error}") from error
+
+
+def _shape(record: Mapping[str, Any]) -> ShapeDemand:
+    names = ("fallback_labels", "node_ids")
+    tuples = {name: tuple(record.get(name, ())) for name in names}
+    return ShapeDemand(**{**record, **tuples})
 
 
 def _gang(record: Mapping[str, Any]) -> GangDemand:
