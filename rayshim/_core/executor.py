@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rayshim import exceptions
-from rayshim._core import current, failures
+from rayshim._core import current, failures, gpus
 from rayshim._core.lanes import AsyncLane, Lane, MainLane, ThreadLane
 from rayshim._core.peer import Peer
 from rayshim._core.running import CallContext, Runner
@@ -66,6 +66,8 @@ class Executor:
         #: True while user code of the main thread may be interrupted.
         self.interruptible = False
         self._ticking = False
+        #: ``CUDA_VISIBLE_DEVICES`` as the node has it: what GPU indices refer to.
+        self._node_devices = os.environ.get(gpus.VARIABLE)
         peer.executor = self
         peer.add_handlers(
             {
@@ -100,11 +102,24 @@ class Executor:
         peer.objects.set_job(lease.job_id)
         os.environ.update(lease.env_vars)
         if lease.gpu_ids:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, lease.gpu_ids))
-        else:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            devices = self.devices(lease)
+            os.environ[gpus.VARIABLE] = ",".join(map(str, devices))
+        elif gpus.VARIABLE not in lease.env_vars:
+            if self._node_devices is None:
+                os.environ.pop(gpus.VARIABLE, None)
+            else:
+                os.environ[gpus.VARIABLE] = self._node_devices
+
+    def devices(self, lease: m.BindLease) -> list[int] | list[str]:
+        """What programs call the GPUs of a lease."""
+        listed = lease.env_vars.get(gpus.VARIABLE, self._node_devices)
+        if listed is None:
+            return list(lease.gpu_ids)
+        visible = gpus.visible_devices({gpus.VARIABLE: listed})
+        return gpus.device_ids(lease.gpu_ids, visible)
 
     def _on_push(self, channel: Channel, push: m.PushTasks) -> None:
+        self.runner.brought.arrived(push.specs)
         self.run.extend([(channel, spec) for spec in push.specs])
         self.lane.work_arrived()
 
@@ -122,6 +137,7 @@ class Executor:
                 break  # the main thread took the last one
             if work[0] is channel:
                 stolen.append(work[1].task_id)
+                self.runner.brought.given_back(work[1].task_id)
             else:
                 kept.append(work)
         self.run.extend(reversed(kept))
@@ -151,6 +167,7 @@ class Executor:
                 error = exceptions.TaskCancelledError()
                 result = m.Result(task_id, [failures.error_payload(error)])
                 work[0].send(m.Results([result], 0.0))
+                self.runner.brought.given_back(task_id)
                 break
 
     def _on_stream_ack(self, channel: Channel, ack: m.StreamAck) -> None:

@@ -116,12 +116,17 @@ class Lending:
     def _on_release(self, channel: Channel, release: m.Release) -> None:
         for object_id, lend in zip(release.object_ids, release.lends, strict=True):
             self._objects.table.release(object_id, channel.address, lend)
-        self._objects.settle()
+        self._let_go()
 
     def _on_free_segments(self, channel: Channel, free: m.FreeSegments) -> None:
         for name in free.names:
             self._peer.store.recycle(name)
         self._peer.arm_sweep()
+
+    def _let_go(self) -> None:
+        """Free what nobody holds any more; an idle process looks at no other time."""
+        self._objects.collect()
+        self._objects.settle()
 
     def owner_died(self, address: str) -> None:
         """A process is gone: what it owned is lost, but for small values known here.
@@ -133,6 +138,7 @@ class Lending:
             self.fetching.discard(entry.object_id)
             if entry.value is None or entry.value.segment is not None:
                 lost.append(entry)
+        self._let_go()
         if not lost:
             return
         nodes = self._peer.nodes

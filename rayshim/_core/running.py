@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rayshim import exceptions
 from rayshim._core import current, failures
 from rayshim._core.arguments import ALL_ARGUMENTS, brings_references
+from rayshim._core.brought import BroughtReferences
 from rayshim._core.locating import ArgumentsLost, NotHere
 from rayshim._core.serialization import PICKLED_NONE, deserialize, serialize
 from rayshim._core.unpicklable import describe_failure
@@ -85,8 +86,7 @@ class Runner:
         #: Key -> calls so far, for functions with max_calls.
         self._calls: dict[bytes, int] = {}
         self._shown_name = ""
-        #: Task id -> ids that its arguments brought, each counted once, until it ends.
-        self._pinned: dict[bytes, list[bytes]] = {}
+        self.brought = BroughtReferences(self._peer)
 
     def register(self, function: m.RegisterFunction) -> None:
         """Take in a function for later calls."""
@@ -251,7 +251,7 @@ class Runner:
         """Deserialize the arguments of a call."""
         if not spec.args and not spec.dependencies:
             return (), {}
-        if spec.task_id not in self._pinned and brings_references(spec):
+        if brings_references(spec) and not self.brought.has(spec):
             self.receive(channel, spec)
         try:
             return self._deserialized(spec)
@@ -280,28 +280,7 @@ class Runner:
     def receive(self, channel: Channel, spec: m.TaskSpec) -> None:
         """Take in the references of a call, before its arguments."""
         with self._peer.lock:
-            self._receive(spec, channel.address)
-
-    def _receive(self, spec: m.TaskSpec, lender: str) -> None:
-        table = self._peer.objects.table
-        creation = spec.method == "__init__"
-        pinned = self._pinned[spec.task_id] = []
-        for item in self._brought(spec):
-            entry = table.receive(
-                item.object_id, item.owner, lender, item.lend, register=creation
-            )
-            # The end of an older view must not take the entry away meanwhile.
-            entry.local += 1
-            pinned.append(item.object_id)
-
-    @staticmethod
-    def _brought(spec: m.TaskSpec) -> Iterator[m.Nested]:
-        """Every reference that came with a call."""
-        yield from spec.nested
-        for dependency in spec.dependencies:
-            yield from dependency.value.nested
-            if dependency.value.segment is not None:
-                yield m.Nested(dependency.object_id, dependency.owner, dependency.lend)
+            self.brought.receive(spec, channel.address)
 
     def _dependency(self, dependency: m.Dependency) -> Any:
         payload = dependency.value
@@ -313,23 +292,7 @@ class Runner:
 
     def kept(self, channel: Channel, spec: m.TaskSpec) -> tuple[bytes, ...]:
         """Ids from the arguments that are still in use (under the lock)."""
-        if not brings_references(spec) and spec.task_id not in self._pinned:
-            return ()
-        objects = self._peer.objects
-        objects.collect()
-        for object_id in self._pinned.pop(spec.task_id, ()):
-            objects.table.unpin(object_id)
-        out = []
-        seen: set[bytes] = set()
-        for item in self._brought(spec):
-            if item.object_id not in seen:
-                seen.add(item.object_id)
-                if objects.table.keep(item.object_id, channel.address, item.lend):
-                    out.append(item.object_id)
-        objects.settle()
-        if out:
-            self._peer.arm_sweep()
-        return tuple(out)
+        return self.brought.ended(spec, channel.address)
 
     def succeeded(
         self, channel: Channel, spec: m.TaskSpec, context: CallContext, value: Any
