@@ -20,7 +20,7 @@ from rayshim._core.init_options import runtime_env_fields
 from rayshim._core.methods import BUILTIN_METHODS, MethodInfo, method_table
 from rayshim._core.options import ActorOptions, MethodOptions
 from rayshim._core.refs import ObjectRef
-from rayshim._core.resources import place_of, resources_of
+from rayshim._core.resources import actor_resources, place_of
 from rayshim._core.running import ActorExit
 from rayshim._core.signatures import CallSignature
 from rayshim.adapters.wire import messages as m
@@ -386,12 +386,7 @@ class ActorClass:
         )
         asynchronous = any(info.is_async for info in self._methods.values())
         limit = options.max_concurrency or (ASYNC_CONCURRENCY if asynchronous else 1)
-        resources = resources_of(options, default_cpus=0.0)
-        # Ray's rule: an actor without a resource of its own needs a CPU to be
-        # placed, and none while it runs.
-        placement = resources
-        if options.num_cpus is None and not resources:
-            placement = {"CPU": 1.0}
+        placement, resources = actor_resources(options)
         place = place_of(options, placement, peer)
         env = runtime_env_fields(options.runtime_env)
         handle_blob = cloudpickle.dumps((meta, "" if detached else peer.address))

@@ -210,12 +210,13 @@ class RuntimeContext:
         return dict(call.lease.resources) if call is not None and call.lease else {}
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """Accelerator family -> indices that the running call may use."""
-        call = self._call()
-        gpus = call.lease.gpu_ids if call is not None and call.lease else []
-        families = ("GPU", "TPU", "NPU", "HPU", "neuron_cores", "RBLN", "METAX")
-        ids: dict[str, list[str]] = {family: [] for family in families}
-        ids["GPU"] = [str(index) for index in gpus]
+        """Accelerator family -> devices that the running call may use."""
+        from rayshim._core import gpus
+
+        call, executor = self._call(), self._peer.executor
+        ids: dict[str, list[str]] = {family: [] for family in gpus.FAMILIES}
+        if executor is not None and call is not None and call.lease is not None:
+            ids["GPU"] = [str(one) for one in executor.devices(call.lease)]
         return ids
 
     def get_resource_ids(self) -> dict[str, list[str]]:

@@ -476,14 +476,18 @@ def available_resources() -> dict[str, float]:
 
 
 def get_gpu_ids() -> list[int] | list[str]:
-    """Indices of the GPUs that the running call may use."""
+    """The GPUs that the running call may use, as ``CUDA_VISIBLE_DEVICES`` says.
+
+    Numbers; where the node was started with ``CUDA_VISIBLE_DEVICES``, the names in it.
+    """
     peer = current.require_peer()
-    call = current.call.get()
-    if call is None and peer.executor is not None:
-        call = peer.executor.any_context()
+    executor = peer.executor
+    if executor is None:
+        return []
+    call = current.call.get() or executor.any_context()
     if call is None or call.lease is None:
         return []
-    return list(call.lease.gpu_ids)
+    return executor.devices(call.lease)
 
 
 def timeline(filename: str | None = None) -> Any:

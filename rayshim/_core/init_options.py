@@ -10,9 +10,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from rayshim._core.gpus import ACCELERATOR_TYPE, visible_devices
 from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
 from rayshim.settings import Settings
 
+#: There exactly when the machine has a loaded GPU driver.
+_GPU_DRIVER = "/dev/nvidiactl"
 MAX_STORE_BYTES = 200 * 10**9
 STORE_FRACTION = 0.3
 
@@ -144,7 +147,7 @@ class InitOptions:
                     object_store_memory, *_machine_memory(), free_shm_bytes()
                 ),
             )
-        options.labels = _labels(labels)
+        options.labels = {**_type_label(options.resources), **_labels(labels)}
         if node_name is not None:
             options.labels["rayshim.io/node-name"] = str(node_name)
         options.temp_dir = temp_dir
@@ -268,9 +271,11 @@ def _resources(
     cpus = _whole("num_cpus", num_cpus)
     gpus = _whole("num_gpus", num_gpus)
     out["CPU"] = float(_machine_cpus()) if cpus is None else cpus
-    gpu_count = float(_machine_gpus()) if gpus is None else gpus
+    gpu_count, gpu_type = _gpus(gpus)
     if gpu_count:
         out["GPU"] = gpu_count
+    if gpu_type:
+        out[ACCELERATOR_TYPE + gpu_type] = 1.0
     total, free = _machine_memory()
     if store is None:
         store = min(int(free * STORE_FRACTION), MAX_STORE_BYTES, _shm_bytes(total))
@@ -297,6 +302,14 @@ def _resources(
     return out
 
 
+def _type_label(resources: dict[str, float]) -> dict[str, str]:
+    """The label with the type of the node's GPUs, if it has one."""
+    for name in resources:
+        if name.startswith(ACCELERATOR_TYPE):
+            return {"ray.io/accelerator-type": name.removeprefix(ACCELERATOR_TYPE)}
+    return {}
+
+
 def _labels(labels: Any) -> dict[str, str]:
     if labels is None:
         return {}
@@ -312,14 +325,30 @@ def _machine_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _machine_gpus() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+def _gpus(asked: float | None) -> tuple[float, str]:
+    """How many GPUs a node has, and their type if it is known.
+
+    Raises:
+        ValueError: more are asked for than ``CUDA_VISIBLE_DEVICES`` names.
+    """
+    visible = visible_devices(os.environ)
+    if asked is not None and visible is not None and asked > len(visible):
+        raise ValueError(
+            f"num_gpus is {asked:g}, but CUDA_VISIBLE_DEVICES names {len(visible)} "
+            f"devices: {','.join(visible) or 'none'}. Pass a smaller num_gpus, or "
+            "unset the variable"
+        )
+    if asked == 0 or not os.path.exists(_GPU_DRIVER):
+        return asked or 0.0, ""
+    from rayshim.adapters.nvml.devices import accelerator_type, find
+
+    found = find()
     if visible is not None:
-        return len([part for part in visible.split(",") if part.strip()])
-    try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    except OSError:
-        return 0
+        chosen = [one for one in found if str(one.index) in visible]
+        # Devices may be named by their unique ids, too.
+        found = chosen or found[: len(visible)]
+    count = float(len(found)) if asked is None else asked
+    return count, accelerator_type(found[0].name) if found and count else ""
 
 
 def _machine_memory() -> tuple[int, int]:

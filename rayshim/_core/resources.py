@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayshim._core import current
+from rayshim._core.gpus import ACCELERATOR_TYPE, TYPE_AMOUNT
 from rayshim.adapters.wire import messages as m
 from rayshim.lineage.labels import matches
 
@@ -34,15 +35,37 @@ def resources_of(
             )
         out["GPU"] = gpus
     if options.memory:
-        out["memory"] = float(options.memory)
+        out["memory"] = float(int(options.memory))  # whole bytes
     if options.object_store_memory:
         out["object_store_memory"] = float(options.object_store_memory)
     if options.accelerator_type:
-        out[f"accelerator_type:{options.accelerator_type}"] = 0.001
+        out[ACCELERATOR_TYPE + options.accelerator_type] = TYPE_AMOUNT
     for name, amount in (options.resources or {}).items():
         if amount:
             out[name] = float(amount)
     return out
+
+
+def actor_resources(
+    options: ActorOptions,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What an actor needs to be placed, and what it holds for life.
+
+    As in Ray: an actor whose options name no CPUs, GPUs or resources of another kind
+    needs a CPU to be placed and holds none; with any of them (an amount of zero, too)
+    it holds a CPU unless ``num_cpus`` says otherwise. ``memory`` does not count.
+
+    Raises:
+        ValueError: as of :func:`resources_of`.
+    """
+    is_plain = (
+        options.num_cpus is None
+        and options.num_gpus is None
+        and not options.resources
+        and not options.accelerator_type
+    )
+    held = resources_of(options, default_cpus=0.0 if is_plain else 1.0)
+    return ({"CPU": 1.0, **held} if is_plain else held), held
 
 
 class Place(NamedTuple):

@@ -24,6 +24,7 @@ TECHNOLOGY: dict[str, frozenset[str]] = {
     "dask": frozenset({"dask", "distributed", "tornado"}),
     "flight": frozenset({"msgspec", "pyarrow"}),
     "journal": frozenset({"redis"}),
+    "nvml": frozenset(),
     "ports": frozenset(),
     "processes": frozenset({"psutil"}),
     "raylet": frozenset({"fsspec", "msgspec", "psutil"}),
