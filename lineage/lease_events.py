@@ -158,6 +158,10 @@ class Draining(NamedTuple):
     """The node will leave: it grants nothing any more."""
 
 
+class DrainGivenUp(NamedTuple):
+    """The node stays after all, and grants again."""
+
+
 class TimePassed(NamedTuple):
     """Looks at limits of time."""
 

@@ -550,5 +550,6 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (None, ev.BundlesReturned): bundles.return_bundles,
     (None, ev.ReservationExpired): bundles.expire,
     (None, ev.Draining): spillback.drain,
+    (None, ev.DrainGivenUp): spillback.resume,
     (None, ev.TimePassed): _R._time_passed,
 }

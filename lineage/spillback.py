@@ -113,6 +113,12 @@ def drain(raylet: Raylet, event: ev.Draining, now: float) -> list[Command]:
     return commands
 
 
+def resume(raylet: Raylet, event: ev.DrainGivenUp, now: float) -> list[Command]:
+    """Grants again; what was left to the control service stays with it."""
+    raylet.is_draining = False
+    return []
+
+
 def asked_again(raylet: Raylet) -> Iterator[ev.AskElsewhere]:
     """What the control service has to be asked again if it forgot."""
     for lease_id, lease in raylet.leases.items():

@@ -36,6 +36,8 @@ LOOPBACK = "127.0.0.1"
 LAST_WORDS_S = 2.0
 #: Seconds for a node that is asked to end.
 END_LIMIT_S = 5.0
+#: Seconds for the values of a node that is removed gracefully.
+EVACUATION_LIMIT_S = 30.0
 
 
 #: Clusters of this process: ``init()`` without an address joins the newest one.
@@ -356,8 +358,9 @@ class Cluster:
 
         Args:
             node: as :meth:`add_node` returned it.
-            allow_graceful: let it say goodbye (SIGTERM); False: SIGKILL, as a host
-                that fails.
+            allow_graceful: let other nodes take over the values that only it has,
+                within EVACUATION_LIMIT_S, before it goes; its running calls end.
+                False: SIGKILL, as a host that fails.
 
         Raises:
             ValueError: it is the head's node, which the driver is connected to.
@@ -369,8 +372,28 @@ class Cluster:
                 "because it will break the driver. Use shutdown() to end the cluster."
             )
         self.worker_nodes.remove(node)
+        if allow_graceful and node.any_processes_alive():
+            self._evacuate(node)
         node.kill_all_processes(check_alive=False, allow_graceful=allow_graceful)
         self._wait_gone(node)
+
+    def _evacuate(self, node: ClusterNode) -> None:
+        """Have a node leave by itself, once nobody needs its values."""
+        order = {
+            "node_id": node.node_id,
+            "reason": "it was removed",
+            "limit_s": EVACUATION_LIMIT_S,
+            "waits_work": False,
+        }
+        assert self._head is not None
+        try:
+            with OneShot(self._head.process_address, self._token) as head:
+                is_told = head.ask("drain_node", order)
+        except ConnectionError:
+            return  # no head: no owner would hear of it
+        if is_told and node.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.process.process.wait(EVACUATION_LIMIT_S + END_LIMIT_S)
 
     def list_all_nodes(self) -> list[ClusterNode]:
         """The head's node and the others."""

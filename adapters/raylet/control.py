@@ -68,6 +68,10 @@ class Drain(msgspec.Struct):
     node_id: str
     graceful: bool = True
     reason: str = "it was asked to leave"
+    #: The rest as in :class:`~rayshim.adapters.wire.node_messages.LeaveCluster`.
+    limit_s: float = -1.0
+    is_refusable: bool = False
+    waits_work: bool = True
 
 
 class ControlService:
@@ -297,7 +301,13 @@ class ControlService:
 
     def _drain(self, peer: Peer, message: wire.Request) -> bool:
         args = msgspec.msgpack.decode(message.payload, type=Drain)
-        order = nodes.LeaveCluster(args.reason, args.graceful)
+        order = nodes.LeaveCluster(
+            args.reason,
+            args.graceful,
+            args.limit_s,
+            args.is_refusable,
+            args.waits_work,
+        )
         return self.nodes.send(args.node_id, order)
 
     def _get_actor(self, peer: Peer, message: wire.Request) -> dict[str, Any]:

@@ -262,6 +262,11 @@ class NodeDirectory:
     def leaving(self, peer: Peer, message: nodes.LeaveCluster) -> None:
         """A node will go, or is asked to go."""
         self._feed(ms.Leaving(peer.node_id, message.reason))
+        node = self.find(peer.node_id)
+        if node is not None and message.graceful:
+            # Owners have values there, which they take elsewhere now.
+            node.join.info.draining = True
+            self._announce()
 
     def peer_left(self, peer: Peer) -> None:
         """The channel of a raylet is at its end."""

@@ -113,7 +113,7 @@ def _table(server: NodeServer, message: nodes.NodeTable) -> None:
 
 
 def _leave(server: NodeServer, message: nodes.LeaveCluster) -> None:
-    server.leave(message.reason, is_graceful=message.graceful)
+    server.leave(message)
 
 
 _ORDERS: dict[type, Callable[[NodeServer, Any], None]] = {

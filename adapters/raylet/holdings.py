@@ -28,6 +28,13 @@ class HoldingsSurvey:
 
     async def ask(self, peers: Iterable[Peer]) -> list[Holder]:
         """The largest objects of these processes."""
+        return (await self._ask(peers)).holders
+
+    async def count_lent(self, peers: Iterable[Peer]) -> int:
+        """How many objects of these processes others hold."""
+        return (await self._ask(peers)).lent
+
+    async def _ask(self, peers: Iterable[Peer]) -> _Question:
         asked = list(peers)
         number = next(self._numbers)
         question = _Question({peer.address for peer in asked}, self._loop)
@@ -41,7 +48,7 @@ class HoldingsSurvey:
             pass  # a process that is busy or stopped is left out
         finally:
             del self._questions[number]
-        return question.holders
+        return question
 
     def answered(self, peer: Peer, message: n.Holdings) -> None:
         """A process says what it holds."""
@@ -53,6 +60,7 @@ class HoldingsSurvey:
             Holder(one.name, one.size_bytes, one.call_site, owner)
             for one in message.holdings
         ]
+        question.lent += message.lent
         question.answered(peer.address)
 
     def peer_gone(self, address: str) -> None:
@@ -68,6 +76,7 @@ class _Question:
         self._waiting = waiting
         self.done: asyncio.Future[None] = loop.create_future()
         self.holders: list[Holder] = []
+        self.lent = 0
         self.answered("")
 
     def answered(self, address: str) -> None:

@@ -68,6 +68,8 @@ def full_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
                     join.resources.get("object_store_memory", 0)
                 ),
                 "labels": join.labels,
+                "draining": info.draining,
+                "drain_note": node.load.drain_note if node.load else "",
             }
         )
     return rows

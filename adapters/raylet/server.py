@@ -29,6 +29,7 @@ from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.draining import Drain
     from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
     from rayshim.adapters.raylet.pull_service import PullService
     from rayshim.adapters.raylet.store_service import StoreService
@@ -45,8 +46,6 @@ STORE_DELAY_S = 1.0
 MAX_UNSENT_LOG_BYTES = 4 << 20
 #: Seconds that an executor may live on after it closed its channel.
 EXIT_GRACE_S = 1.0
-#: Seconds for which a node that leaves waits for its running work.
-DRAIN_LIMIT_S = 30.0
 #: Leases of actors are held by ``actor:HEX`` on behalf of the control service.
 ACTOR_HOLDER = "actor:"
 
@@ -94,13 +93,14 @@ class NodeServer(ChannelServer):
         self.table: nodes.NodeTable | None = None
         #: Called with each new table.
         self.on_table: list[Callable[[nodes.NodeTable], None]] = []
-        #: Why the node will leave, once it is to.
-        self._drained = ""
+        #: What the node leaves by; None while it stays.
+        self.drain: Drain | None = None
+        #: What a drain waits for, or why the last one was refused.
+        self.drain_note = ""
         self._flight_address = ""
         self._labels = {"ray.io/node-id": config.node_id, **config.labels}
         #: Actors whose constructor returned.
         self._created: dict[bytes, str] = {}
-        self._drain_limit: Any = None
         self._store: StoreService | None = None
         self.add_handlers(dict.fromkeys(_OF_STORE, _for_store))
         self.dead_owners = DeadOwners(self)
@@ -164,8 +164,8 @@ class NodeServer(ChannelServer):
             self._tick.cancel()
         if self.memory is not None:
             self.memory.stop()
-        if self._drain_limit is not None:
-            self._drain_limit.cancel()
+        if self.drain is not None:
+            self.drain.stop()
         if isinstance(self.head, HeadLink):
             self.head.send(nodes.LeaveCluster(reason, False))
         await self.pool.end(timeout_s)
@@ -202,8 +202,6 @@ class NodeServer(ChannelServer):
             self._is_feeding = False
         if self.is_clustered:
             self.head.load_changed()
-            if self._drain_limit is not None:
-                self._end_if_idle()
 
     def send_executor(self, worker_id: bytes, message: Message) -> bool:
         """Sends to a connected executor; False if there is none."""
@@ -267,6 +265,7 @@ class NodeServer(ChannelServer):
                 self._flight_address,
                 config.node_ip,
                 True,
+                draining=self.drain is not None,
             ),
             to_amounts(raylet.resources.total),
             config.labels,
@@ -296,6 +295,8 @@ class NodeServer(ChannelServer):
             store_used_bytes=store.used_bytes,
             store_limit_bytes=store.limit_bytes,
             spilled_bytes=sum(store.spilled.values()),
+            primary_bytes=store.primary_bytes,
+            drain_note=self.drain_note,
             bundles=[
                 nodes.HeldBundle(group, index, to_amounts(bundle.resources.available))
                 for group, bundles in raylet.groups.items()
@@ -310,27 +311,21 @@ class NodeServer(ChannelServer):
             self.feed(ev.LeaseCancelled(lease_id))
         for command in spillback.asked_again(self.raylet):
             self._ask_elsewhere(command)
+        if self.drain is not None:
+            self.drain.tell_head()
 
-    def leave(self, reason: str, *, is_graceful: bool) -> None:
-        """Ends the node, after its running work if there is time."""
-        if not is_graceful:
-            self.end(reason)
+    def leave(self, order: nodes.LeaveCluster) -> None:
+        """Ends the node, after its running work and with its values if it may."""
+        if not order.graceful:
+            self.end(order.reason)
             return
-        if self.raylet.is_draining:
+        if self.drain is not None:
             return
-        self.feed(ev.Draining())
-        self.head.send(nodes.LeaveCluster(reason, True))
-        limit_s = float(self.config.settings.get("drain_timeout_s", DRAIN_LIMIT_S))
-        self._drain_limit = self.loop.call_later(limit_s, self.end, reason)
-        self._drained = reason
-        self._end_if_idle()
+        from rayshim.adapters.raylet.draining import Drain
 
-    def _end_if_idle(self) -> None:
-        if all(
-            lease.request.fixed or lease.state is LeaseState.FORWARDED
-            for lease in self.raylet.leases.values()
-        ):
-            self.end(self._drained)
+        self.drain = drain = Drain(self, order)
+        if not drain.start():
+            self.drain = None
 
     # Messages.
 
@@ -419,6 +414,10 @@ class NodeServer(ChannelServer):
 
     def _blocked(self, peer: Peer, message: wire.Blocked) -> None:
         self.feed(ev.ExecutorBlocked(peer.worker_id, message.blocked))
+
+    def _move_refused(self, peer: Peer, message: nodes.MoveRefused) -> None:
+        if self.drain is not None:
+            self.drain.refused(message)
 
     def _backlog(self, peer: Peer, message: wire.UpdateBacklog) -> None:
         self.backlogs[message.lease_id] = message.backlog
@@ -572,6 +571,7 @@ _MESSAGES: dict[type, Handler] = {
     wire.KillExecutor: _S._kill_executor,
     wire.Blocked: _S._blocked,
     wire.UpdateBacklog: _S._backlog,
+    nodes.MoveRefused: _S._move_refused,
     wire.ActorCreated: _S._created_actor,
     wire.ActorFailed: _S._pass_on,
     wire.ActorExiting: _S._pass_on,

@@ -138,6 +138,22 @@ def mark_of(path: str) -> bytes:
         return file.read(MARK_BYTES)
 
 
+def usage(folder: str) -> tuple[int, int]:
+    """Memory of all files of a store, and of its values that are no pulled copies."""
+    used = values = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                size = entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue
+            used += size
+            name, _, state = entry.name.partition(".")
+            if state in ("", give.KEPT[1:]) and NAME.fullmatch(name):
+                values += 0 if name.startswith("o-") else size
+    return used, values
+
+
 def folder_bytes(folder: str) -> int:
     """Disk space that the files of a folder take, bytes; 0 if it does not exist."""
     used = 0

@@ -87,6 +87,8 @@ class StoreService:
         self._looked_ns = 0
         #: Of the last look, for reports to others.
         self.used_bytes = 0
+        #: Values that are no copies of other nodes' ones; no other need have them.
+        self.primary_bytes = 0
         self._tick: asyncio.TimerHandle | None = None
         server.add_handlers(
             {
@@ -188,6 +190,10 @@ class StoreService:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             spill_target.remove_file(path)
+
+    async def count_lent(self) -> int:
+        """Objects of this node's processes that other processes hold."""
+        return await self._survey.count_lent(self._local_peers())
 
     def peer_gone(self, address: str) -> None:
         """A process ended, and its pins with it."""
@@ -389,7 +395,8 @@ class StoreService:
         if changed_ns == self._looked_ns or self._moving.locked():
             return
         self._looked_ns = changed_ns
-        self.used_bytes = store_files.folder_bytes(self._folder)
+        self.used_bytes, values_bytes = store_files.usage(self._folder)
+        self.primary_bytes = values_bytes + self.spilled_bytes
         if self.used_bytes > BACKGROUND_SHARE * self.limit_bytes > 0:
             self._start(self._spill_in_background())
 

@@ -82,6 +82,7 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     n.BundlesReserved,
     n.FreeBundles,
     n.LeaveCluster,
+    n.MoveRefused,
     n.OwnersDied,
 ]
 

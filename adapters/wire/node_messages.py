@@ -80,6 +80,8 @@ class Holdings(Struct, array_like=True, tag=87):
     request_id: int
     #: The largest ones, at most 20.
     holdings: list[Holding]
+    #: Objects of any size that it owns and other processes hold.
+    lent: int = 0
 
 
 class PullObject(Struct, array_like=True, tag=88):
@@ -127,6 +129,8 @@ class NodeInfo(Struct, array_like=True, gc=False):
     #: For a dead one: when (seconds since the epoch) and why.
     died_s: float = 0.0
     death: str = ""
+    #: It will leave: owners move their values away from it.
+    draining: bool = False
 
 
 class NodeTable(Struct, array_like=True, tag=92):
@@ -276,6 +280,10 @@ class NodeLoad(Struct, array_like=True, tag=101):
     granted: list[bytes] = []
     #: Ids of such leases that ended since the last load.
     ended: list[bytes] = []
+    #: At most so many bytes of values may be on no other node.
+    primary_bytes: int = 0
+    #: What a drain waits for, or why the last one was refused.
+    drain_note: str = ""
 
 
 class PlaceLease(Struct, array_like=True, tag=102):
@@ -357,3 +365,16 @@ class LeaveCluster(Struct, array_like=True, tag=111):
 
     reason: str
     graceful: bool
+    #: Seconds for all of that; below 0: as the node's settings say.
+    limit_s: float = -1.0
+    #: True: a node that is busy, or has values that nobody takes, stays and says why.
+    is_refusable: bool = False
+    #: False: only the values are waited for.
+    waits_work: bool = True
+
+
+class MoveRefused(Struct, array_like=True, tag=113):
+    """An owner to a draining node: some of its values found no other place yet."""
+
+    count: int
+    reason: str

@@ -9,6 +9,7 @@ from rayshim.adapters.wire.address import node_of
 from rayshim.adapters.wire.channel import Channel
 
 if TYPE_CHECKING:
+    from rayshim._core.evacuating import Evacuation
     from rayshim._core.peer import MessageHandler, Peer
 
 
@@ -21,6 +22,8 @@ class NodeDirectory:
         self.nodes: dict[str, n.NodeInfo] = {}
         #: First 8 hex digits of the id -> node.
         self._short: dict[str, n.NodeInfo] = {}
+        #: Takes values away from nodes that leave; None before the first one does.
+        self._evacuation: Evacuation | None = None
 
     def handlers(self) -> dict[type, MessageHandler]:
         """The messages that this part handles."""
@@ -59,3 +62,12 @@ class NodeDirectory:
                 dead.append(info)
         for info in dead:
             self._peer.node_died(info)
+        leaving = frozenset(
+            info.node_id for info in table.nodes if info.alive and info.draining
+        )
+        if leaving and self._evacuation is None:
+            from rayshim._core.evacuating import Evacuation
+
+            self._evacuation = Evacuation(self._peer)
+        if self._evacuation is not None:
+            self._evacuation.leave(leaving)

@@ -152,9 +152,13 @@ class StoreClient:
         peer.objects.collect()
         node = peer.node_id
         found: list[tuple[int, bytes, str, str]] = []
+        lent = 0
         for entry in list(peer.objects.entries.values()):
             value = entry.value
-            if entry.owner or value is None or value.segment is None:
+            if entry.owner:
+                continue
+            lent += bool(entry.lends)
+            if value is None or value.segment is None:
                 continue
             segment: m.Segment = value.segment
             if segment.node == node:
@@ -165,7 +169,7 @@ class StoreClient:
         holdings = [
             n.Holding(oid, name, size, site) for size, oid, name, site in largest
         ]
-        channel.send(n.Holdings(ask.request_id, holdings))
+        channel.send(n.Holdings(ask.request_id, holdings, lent))
 
 
 def _made_by(call: Any) -> str:
