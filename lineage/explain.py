@@ -12,6 +12,9 @@ from rayshim.lineage.resources import Units, describe, to_amounts
 
 #: Holders that one line names.
 SHOWN_HOLDERS = 5
+#: In a session on one node, how the resource of a selector that it does not satisfy
+#: begins.
+SELECTOR = "label_selector "
 
 
 def lease(raylet: Raylet, lease_id: bytes, now: float) -> list[str]:
@@ -66,6 +69,11 @@ def need_reason(raylet: Raylet, need: Units, now: float, head: str = "") -> Reas
             if total[name] < units
         }
         numbers["lacking"] = to_amounts(lacking)
+        selectors = [one for one in lacking if one.startswith(SELECTOR)]
+        if selectors:
+            text = f"{head}needs {describe(need)}; no node has these labels"
+            remedy = "change the selector, or start with these labels"
+            return Reason("labels", text, numbers, remedy)
         # A node of a cluster speaks for itself alone: others may have more.
         if raylet.is_clustered:
             return Reason(

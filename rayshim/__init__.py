@@ -34,6 +34,8 @@ _NAMES = {
     "get_gpu_ids": "rayshim._core.api",
     "timeline": "rayshim._core.api",
     "explain": "rayshim._core.api",
+    "Explanation": "rayshim.lineage.reasons",
+    "Reason": "rayshim.lineage.reasons",
     "ObjectRef": "rayshim._core.refs",
     "ObjectRefGenerator": "rayshim._core.generators",
     "DynamicObjectRefGenerator": "rayshim._core.generators",

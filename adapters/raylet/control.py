@@ -21,11 +21,13 @@ from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
+from rayshim.adapters.wire.why_messages import WhyTold
 from rayshim.lineage import explain
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.head_state import HeadState
     from rayshim.adapters.raylet.server import NodeServer
+    from rayshim.adapters.raylet.why_service import WhyService
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +100,10 @@ class ControlService:
         self.groups = GroupService(server, self.nodes, self.respond)
         self.actors = ActorService(server, self)
         self.placer.groups = self.groups
+        self.groups.actors = self.actors
         self.placer.on_refused = self.actors.refused
         self.nodes.on_settled.append(self.groups.settled)
+        self._why: WhyService | None = None
         self.engine = EngineService(server, self.respond)
         #: Jobs that attached so far.
         self.job_count = 0
@@ -121,6 +125,9 @@ class ControlService:
 
             wait_service.report(server, peer, message)
 
+        def why_told(server: Any, peer: Peer, message: WhyTold) -> None:
+            self.why.told(message)
+
         def joined(server: Any, peer: Peer, message: nodes.JoinNode) -> None:
             self.nodes.joined(peer, message)
 
@@ -138,6 +145,7 @@ class ControlService:
             wire.Request: request,
             **dict.fromkeys(self.actors.kinds(), actor),
             nodes.WaitReport: wait,
+            WhyTold: why_told,
             nodes.JoinNode: joined,
             nodes.NodeLoad: loaded,
             nodes.LeaveCluster: left,
@@ -329,6 +337,15 @@ class ControlService:
             lines += self.actors.explain(actor_id, now)
         return lines
 
+    @property
+    def why(self) -> WhyService:
+        """Puts explanations together; made at the first question."""
+        if self._why is None:
+            from rayshim.adapters.raylet.why_service import WhyService
+
+            self._why = WhyService(self, self._server)
+        return self._why
+
     def explain_lease(self, lease_id: bytes) -> list[str]:
         """Why a request for a lease waits."""
         lines: list[str] = []
@@ -392,6 +409,7 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "get_actor": _C._get_actor,
     "list_named_actors": _C._named_actors,
     "explain": _C._explain,
+    "why": lambda self, peer, message: self.why.request(peer, message),
     "cluster_info": _C._cluster_info,
     "state": _C._state,
     "dask_address": lambda self, peer, message: self.engine.wait(peer, message),

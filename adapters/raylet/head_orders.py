@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
+from rayshim.adapters.wire.why_messages import AskWhy
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.resources import to_units
 
@@ -116,6 +117,12 @@ def _leave(server: NodeServer, message: nodes.LeaveCluster) -> None:
     server.leave(message)
 
 
+def _ask_why(server: NodeServer, message: AskWhy) -> None:
+    from rayshim.adapters.raylet import why_service
+
+    why_service.answer_of_node(server, message)
+
+
 _ORDERS: dict[type, Callable[[NodeServer, Any], None]] = {
     wire.RequestLease: _request_lease,
     wire.CancelLease: _cancel_lease,
@@ -129,4 +136,5 @@ _ORDERS: dict[type, Callable[[NodeServer, Any], None]] = {
     nodes.NodeTable: _table,
     nodes.OwnersDied: _owners_died,
     nodes.LeaveCluster: _leave,
+    AskWhy: _ask_why,
 }

@@ -8,6 +8,7 @@ import msgspec
 
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
+from rayshim.adapters.wire import why_messages as w
 
 Message = Union[  # noqa: UP007 (msgspec wants one object)
     m.Hello,
@@ -84,6 +85,8 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     n.LeaveCluster,
     n.MoveRefused,
     n.OwnersDied,
+    w.AskWhy,
+    w.WhyTold,
 ]
 
 ENCODER = msgspec.msgpack.Encoder()

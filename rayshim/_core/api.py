@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
-from rayshim._core import current, failures
+from rayshim._core import current
 from rayshim._core import session as sessions
 from rayshim._core.generators import ObjectRefGenerator
 from rayshim._core.init_options import InitOptions
@@ -19,6 +19,9 @@ from rayshim._core.unpicklable import describe_failure
 from rayshim.actor import ActorClass, ActorHandle, find_actor, modify_class
 from rayshim.adapters.wire import messages as m
 from rayshim.remote_function import RemoteFunction
+
+if TYPE_CHECKING:
+    from rayshim.lineage.reasons import Explanation
 
 
 def init(
@@ -497,37 +500,59 @@ def timeline(filename: str | None = None) -> Any:
     )
 
 
-def explain(target: Any) -> str:
-    """Say why a value or an actor is not there yet, with numbers.
+def explain(target: Any) -> Explanation:
+    """Say why something is not there yet: ordered reasons, with numbers.
 
     Args:
-        target: an ObjectRef or an ActorHandle.
+        target: an ObjectRef, a generator, an ActorHandle, a PlacementGroup, an id (of
+            an object, task, actor, placement group or node), or the hex digits of one,
+            of which the first eight are enough.
+
+    Returns:
+        What is waited for; ``str()`` of it reads as a sentence or a list. Its
+        ``reasons`` have a kind, the numbers, and what would end the wait.
 
     Raises:
-        TypeError: neither.
+        TypeError: none of these.
+        ValueError: nobody in the cluster knows the id.
+
+    Example:
+        >>> import rayshim as ray
+        >>> context = ray.init(num_cpus=1, log_to_driver=False)
+        >>> @ray.remote
+        ... def work():
+        ...     return 1
+        >>> ref = work.options(num_cpus=8).remote()
+        >>> told = ray.explain(ref)
+        >>> told.state
+        'waiting'
+        >>> told.kinds
+        ('queued', 'infeasible')
+        >>> told.reasons[1].numbers["lacking"]
+        {'CPU': 7.0}
+        >>> ray.shutdown()
     """
     peer = current.require_peer()
-    from rayshim._core import blocking
+    from rayshim._core import explaining
 
     if isinstance(target, ObjectRefGenerator):
         target = target.completed()
     if isinstance(target, ActorHandle):
-        lines = peer.request("explain", {"lease_ids": [], "actor_ids": [target._id]})
-        client = target._connect(peer)
-        waiting = len(client.queue)
-        head = (
-            f"Actor({client.class_name}, {target._id.hex()}) is "
-            f"{client.queue.state.value}; {waiting} calls of this process wait for it."
-        )
-        return " ".join([head, *lines])
-    if not isinstance(target, ObjectRef):
-        raise TypeError(
-            f"explain() takes an ObjectRef or ActorHandle, not {type(target)}"
-        )
-    (entry,) = peer.objects.lookup((target,))
-    if entry.value is not None:
-        if entry.value.kind == m.ERROR:
-            error = failures.load_error(entry.value)
-            return f"ObjectRef({target.hex()}) failed: {error}"
-        return f"ObjectRef({target.hex()}) is ready."
-    return blocking.reason(peer, entry, ask=True)
+        target._connect(peer)
+        return explaining.actor_explained(peer, target._id)
+    if isinstance(target, ObjectRef):
+        (entry,) = peer.objects.lookup((target,))
+        return explaining.object_explained(peer, entry)
+    if isinstance(target, str):
+        return explaining.id_explained(peer, target)
+    from rayshim.lineage.ids import BaseID
+    from rayshim.util.placement_group import PlacementGroup
+
+    if isinstance(target, PlacementGroup):
+        return explaining.group_explained(peer, target.id.binary())
+    if isinstance(target, BaseID):
+        return explaining.id_explained(peer, target.hex())
+    raise TypeError(
+        "explain() takes an ObjectRef, ActorHandle, PlacementGroup, id or the hex "
+        f"digits of one, not {type(target)}"
+    )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
+from rayshim.adapters.wire import why_messages as w
 from rayshim.adapters.wire.channel import Channel
 from rayshim.lineage.references import ObjectEntry
 
@@ -27,6 +28,10 @@ logger = logging.getLogger("rayshim")
 
 #: A wait shorter than this is not worth two messages.
 SPIN_S = 0.0005
+#: For the reasons of a wait that took too long others are asked for this share of it,
+#: and not at all if that is less than MIN_ASKED_S.
+ASKED_SHARE = 0.2
+MIN_ASKED_S = 0.02
 
 
 def wait(
@@ -126,7 +131,7 @@ def _warn(peer: Peer, missing: Sequence[ObjectEntry], warn_s: float) -> None:
             len(waiting),
             len(missing),
             warn_s,
-            reason(peer, waiting[0], ask=True),
+            reason(peer, waiting[0], waited_s=warn_s),
         )
 
 
@@ -142,34 +147,28 @@ def handlers(peer: Peer) -> dict[type, Callable[[Channel, Any], None]]:
         if peer.wait_reports is not None:
             peer.wait_reports.told(message)
 
-    return {n.AskWaits: asked, n.Deadlock: told}
+    def asked_why(channel: Channel, message: w.AskWhy) -> None:
+        from rayshim._core import explaining
+
+        explaining.answer(peer, message)
+
+    return {n.AskWaits: asked, n.Deadlock: told, w.AskWhy: asked_why}
 
 
-def reason(peer: Peer, entry: ObjectEntry, *, ask: bool = False) -> str:
-    """One sentence on why a value is not there.
+def reason(peer: Peer, entry: ObjectEntry, *, waited_s: float = 0.0) -> str:
+    """The first reasons why a value is not there, on one line.
 
     Args:
         peer: this process.
         entry: the object.
-        ask: also ask the raylet about the lease that its task waits for.
+        waited_s: others are asked, for a fraction of that; not after a short wait.
     """
-    name = f"ObjectRef({entry.object_id.hex()[:16]}...)"
-    if entry.value is not None:
-        return f"{name} {peer.objects.pulling.describe(entry)}."
-    if entry.owner:
-        return f"{name} is made by another process, {entry.owner}."
-    task: Any = entry.task
-    if task is None:
-        return f"{name} has no task that makes it."
-    lines = [f"{name}: {task.describe()}."]
-    if ask:
-        lease_ids = task.lease_ids()
-        actor_ids = [task.actor_id] if task.actor_id else []
-        if lease_ids or actor_ids:
-            lines += peer.request(
-                "explain", {"lease_ids": lease_ids, "actor_ids": actor_ids}
-            )
-    return " ".join(lines)
+    from rayshim._core import explaining
+
+    limit_s = min(1.0, waited_s * ASKED_SHARE)
+    return explaining.sentence(
+        peer, entry, limit_s=limit_s if limit_s >= MIN_ASKED_S else 0.0
+    )
 
 
 def notice(peer: Peer, blocked: bool) -> None:

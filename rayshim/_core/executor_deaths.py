@@ -9,6 +9,7 @@ executor is killed to have one, since nobody could tell any more what it runs.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from rayshim import exceptions
@@ -40,6 +41,8 @@ class ExecutorDeaths:
         self._tasks = peer.tasks
         #: Lease id -> why its executor died, until the channel ends too.
         self._obituaries: dict[bytes, m.LeaseLost] = {}
+        #: Task id -> when a call that was killed for memory runs again.
+        self.due_s: dict[bytes, float] = {}
         #: Lease id -> (class, lease) whose channel ended, until the obituary.
         self._orphans: dict[bytes, tuple[SchedulingClass, LeaseSlot]] = {}
 
@@ -160,7 +163,10 @@ class ExecutorDeaths:
             lost.reason.partition("\n")[0],
         )
 
+        self.due_s[record.task_id] = time.monotonic() + delay_s
+
         def due() -> None:
+            self.due_s.pop(record.task_id, None)
             if record.task_id in self._tasks.records and not record.has_ended:
                 self._tasks._again(record)
 

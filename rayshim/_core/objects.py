@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import failures
+from rayshim._core.group_waits import GroupWait
 from rayshim._core.lending import Lending
 from rayshim._core.locating import SegmentReader
 from rayshim._core.refs import ObjectRef, bytes_of, dropped
@@ -343,7 +344,10 @@ class ObjectPlane:
         return ObjectRef(object_id)
 
     def put_later(self, method: str, payload: Any, value: Any) -> ObjectRef:
-        """A reference to ``value`` that is ready when the control service answers."""
+        """A reference to ``value`` that is ready when the control service answers.
+
+        ``payload["id"]`` is that of the placement group that is waited for.
+        """
         peer = self._peer
         object_id = peer.unique() + self.id_tail + _PUT_INDEX
         ready = self.pack(serialize(value), "")
@@ -352,6 +356,7 @@ class ObjectPlane:
             entry = self.entries.get(object_id)
             if entry is None:
                 return
+            entry.task = None
             if response.error:
                 error = exceptions.RaySystemError(
                     RuntimeError(f"{method} failed: {response.error}")
@@ -361,7 +366,7 @@ class ObjectPlane:
                 self.complete(entry, ready)
 
         with peer.lock:
-            self.table.own(object_id)
+            self.table.own(object_id).task = GroupWait(payload["id"])
             peer.request_later(method, payload, answered)
         return ObjectRef(object_id)
 

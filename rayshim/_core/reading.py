@@ -117,7 +117,8 @@ class ObjectReader:
             left = sum(1 for entry in missing if entry.value is None)
             raise exceptions.GetTimeoutError(
                 f"Get timed out: {left} of {len(entries)} objects were not ready after "
-                f"{timeout_s:g} s. {blocking.reason(peer, missing[position])}"
+                f"{timeout_s:g} s. "
+                f"{blocking.reason(peer, missing[position], waited_s=timeout_s or 0)}"
             )
 
     def wait(

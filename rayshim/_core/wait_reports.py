@@ -97,6 +97,10 @@ class WaitReports:
                 if not self._standing and not self._peer.ended:
                     self._tell(None)
 
+    def standing_waits(self) -> list[StandingWait]:
+        """Those that last now, oldest first (under the lock)."""
+        return list(self._standing.values())
+
     def _tell(self, wait: StandingWait | None) -> None:
         waits = [self._message(wait)] if wait is not None else []
         control = self._peer.control

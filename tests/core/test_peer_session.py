@@ -154,7 +154,7 @@ def explanation(ref: Any, part: str) -> str:
     """The explanation, once it has a part that depends on others' messages."""
 
     def look() -> str:
-        text: str = ray.explain(ref)
+        text = str(ray.explain(ref))
         return text if part in text else ""
 
     return str(wait_until(look))
@@ -167,7 +167,7 @@ def test_explain_tells_where_a_running_call_is(shared: sessions.Session) -> None
     assert "task work runs on executor pid " in text
     assert ref.hex()[:16] in text
     ray.get(ref)
-    assert ray.explain(ref) == f"ObjectRef({ref.hex()}) is ready."
+    assert str(ray.explain(ref)) == f"ObjectRef({ref.hex()}) is ready."
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_explain_tells_that_a_call_can_never_run(shared: sessions.Session) -> No
 def test_explain_tells_what_argument_is_missing(shared: sessions.Session) -> None:
     first = echo.options(num_cpus=64).remote()
     second = echo.remote(first)
-    text = ray.explain(second)
+    text = str(ray.explain(second))
     assert "waits for 1 of its arguments" in text
     assert first.hex()[:16] in text
     ray.cancel(first)
@@ -205,14 +205,14 @@ def test_explain_tells_of_a_pending_actor(shared: sessions.Session) -> None:
     text = explanation(ref, "needs")
     assert "waits for actor Keeper" in text and "PENDING" in text
     assert "CPU: 64" in text
-    assert "PENDING" in ray.explain(actor)
+    assert "PENDING" in str(ray.explain(actor))
     ray.kill(actor)
 
 
 def test_explain_repeats_a_failure(shared: sessions.Session) -> None:
     ref = fail.remote()
     ray.wait([ref])
-    assert "no luck" in ray.explain(ref)
+    assert "no luck" in str(ray.explain(ref))
 
 
 @ray.remote
