@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rayshim import RAYSHIM_VERSION
+from rayshim.cli.why import why
 
 
 @click.version_option(RAYSHIM_VERSION, prog_name="rayshim")
@@ -29,3 +30,6 @@ def run(arguments: tuple[str, ...]) -> None:
     from rayshim.__main__ import main as run_program
 
     run_program(list(arguments))
+
+
+main.add_command(why)
