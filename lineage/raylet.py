@@ -100,6 +100,9 @@ class Raylet:
         self._starting: dict[bytes, Lease] = {}
         #: Exactly the leases in GRANTED that are not fixed, by grant.
         self._reclaimable: dict[bytes, Lease] = {}
+        #: Lease id -> lease that was passed on so often that it stays for a while; also
+        #: those that did not wait any more since the last look.
+        self.resting: dict[bytes, Lease] = {}
         #: Ids of finished leases, oldest first -> hops that a request must have to be
         #: a new one.
         self._finished: OrderedDict[bytes, int] = OrderedDict()
@@ -322,7 +325,8 @@ class Raylet:
         return commands + self._schedule(now)
 
     def _time_passed(self, event: ev.TimePassed, now: float) -> list[Command]:
-        return self.executors.expire(now) + self._fork(now)
+        again = spillback.look_again(self, now)
+        return again + self.executors.expire(now) + self._fork(now)
 
     # Scheduling.
 

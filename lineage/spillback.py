@@ -17,8 +17,20 @@ from rayshim.lineage.leases import Lease, LeaseState
 if TYPE_CHECKING:
     from rayshim.lineage.raylet import Raylet
 
-#: Nodes that may pass a request on; the last one keeps it.
+#: Nodes that may pass a request on at once.
 MAX_HOPS = 3
+#: How long the next node keeps it at least; each further one twice as long.
+HOP_PAUSE_S = 1.0
+
+
+def pause_s(hops: int) -> float:
+    """How long a request waits at a node before it may go on.
+
+    So after ``t`` seconds a request was passed on ``MAX_HOPS + log2(1 + t /
+    HOP_PAUSE_S)`` times at most, and none waits for ever at a full node while another
+    has room.
+    """
+    return 0.0 if hops < MAX_HOPS else HOP_PAUSE_S * 2.0 ** (hops - MAX_HOPS)
 
 
 def look_elsewhere(raylet: Raylet, lease: Lease) -> list[Command]:
@@ -28,11 +40,27 @@ def look_elsewhere(raylet: Raylet, lease: Lease) -> list[Command]:
         not raylet.is_clustered
         or lease.state is not LeaseState.WAITING
         or request.fixed
-        or request.hops >= MAX_HOPS
     ):
+        return []
+    if request.hops >= MAX_HOPS:
+        raylet.resting[request.lease_id] = lease
         return []
     lease.is_asked_elsewhere = True
     return [ev.AskElsewhere(request.lease_id, request.cargo)]
+
+
+def look_again(raylet: Raylet, now: float) -> list[Command]:
+    """Has the control service look for what was passed on often and rested since."""
+    commands: list[Command] = []
+    for lease_id, lease in list(raylet.resting.items()):
+        request = lease.request
+        if lease.state is not LeaseState.WAITING or lease.is_asked_elsewhere:
+            del raylet.resting[lease_id]
+        elif now - lease.since_s >= pause_s(request.hops):
+            del raylet.resting[lease_id]
+            lease.is_asked_elsewhere = True
+            commands.append(ev.AskElsewhere(lease_id, request.cargo))
+    return commands
 
 
 def forward(raylet: Raylet, lease: Lease) -> Command:
