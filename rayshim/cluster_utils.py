@@ -62,6 +62,8 @@ class ClusterNode:
         self.process: NodeProcess | None = None
         #: Address of the process itself, known once it is ready.
         self.process_address = ""
+        #: Added to the environment of its process.
+        self.env_vars: dict[str, str] = {}
 
     @property
     def address(self) -> str:
@@ -124,7 +126,7 @@ class ClusterNode:
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        self.process = NodeProcess(self.config, {})
+        self.process = NodeProcess(self.config, self.env_vars)
 
     def wait_ready(self, limit_s: float) -> None:
         """Wait until it listens.
@@ -265,6 +267,8 @@ class Cluster:
         self.address: str | None = None
         #: True once this process was connected by :meth:`connect`.
         self.connected = False
+        #: Added to the environment of each process that is started from now on.
+        self.env_vars: dict[str, str] = {}
         self._head: ClusterNode | None = None
         self._token = b""
         if shutdown_at_exit:
@@ -279,7 +283,34 @@ class Cluster:
         """The head's address under Ray's other name."""
         return self.address
 
+    @property
+    def head_process_address(self) -> str:
+        """Address of the head's process, for its messages.
+
+        Raises:
+            RuntimeError: the cluster has no head (yet).
+        """
+        if self._head is None:
+            raise RuntimeError("the cluster has no head yet: call add_node()")
+        return self._head.process_address
+
+    @property
+    def token(self) -> bytes:
+        """What proves to the head, and to nodes, that one belongs to them."""
+        return self._token
+
     # -- nodes -------------------------------------------------------------------
+
+    def launch_node(self, **node_args: Any) -> ClusterNode:
+        """Start a node without waiting until it is up; the head has to be there.
+
+        Args:
+            **node_args: as of :meth:`add_node`.
+        """
+        node: ClusterNode = self._new_node(_node_options(node_args), is_head_node=False)
+        self.worker_nodes.add(node)
+        node.launch()
+        return node
 
     def add_node(self, wait: bool = True, **node_args: Any) -> ClusterNode:
         """Start a node; the first one is the head's.
@@ -326,6 +357,7 @@ class Cluster:
             "settings": asdict(options.settings),
         }
         self._head = head = ClusterNode(config, folder, None)
+        head.env_vars = dict(self.env_vars)
         head.launch()
         head.wait_ready(options.settings.start_timeout_s)
         self.address = place = place_of(head.process_address)
@@ -351,6 +383,7 @@ class Cluster:
         else:
             node = ClusterNode(config, folder, store_dir)
         node.gcs_address = self.address or ""
+        node.env_vars = dict(self.env_vars)
         return node
 
     def remove_node(self, node: ClusterNode, allow_graceful: bool = True) -> None:
@@ -523,6 +556,15 @@ def _node_options(node_args: dict[str, Any]) -> InitOptions:
             )
     args["_node_name"] = args.pop("node_name", None)
     return InitOptions.validate(address="local", configure_logging=False, **args)
+
+
+def __getattr__(name: str) -> Any:
+    """``AutoscalingCluster``, whose package is imported when it is first used."""
+    if name == "AutoscalingCluster":
+        from rayshim.autoscaler.autoscaling_cluster import AutoscalingCluster
+
+        return AutoscalingCluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _until(condition: Any, timeout_s: float) -> bool:

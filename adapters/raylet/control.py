@@ -25,6 +25,7 @@ from rayshim.adapters.wire.why_messages import WhyTold
 from rayshim.lineage import explain
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.autoscaler_notes import AutoscalerNotes
     from rayshim.adapters.raylet.head_state import HeadState
     from rayshim.adapters.raylet.server import NodeServer
     from rayshim.adapters.raylet.why_service import WhyService
@@ -104,6 +105,7 @@ class ControlService:
         self.placer.on_refused = self.actors.refused
         self.nodes.on_settled.append(self.groups.settled)
         self._why: WhyService | None = None
+        self._autoscaler_notes: AutoscalerNotes | None = None
         self.engine = EngineService(server, self.respond)
         #: Jobs that attached so far.
         self.job_count = 0
@@ -346,6 +348,15 @@ class ControlService:
             self._why = WhyService(self, self._server)
         return self._why
 
+    @property
+    def autoscaler_notes(self) -> AutoscalerNotes:
+        """What the autoscaler said last; made at the first use."""
+        if self._autoscaler_notes is None:
+            from rayshim.adapters.raylet.autoscaler_notes import AutoscalerNotes
+
+            self._autoscaler_notes = AutoscalerNotes(self._server)
+        return self._autoscaler_notes
+
     def explain_lease(self, lease_id: bytes) -> list[str]:
         """Why a request for a lease waits."""
         lines: list[str] = []
@@ -385,6 +396,8 @@ class ControlService:
             return explain.executor_rows(self._raylet(kind).raylet, now)
         if kind == "demand":
             return self.placer.rows()
+        if kind == "autoscaler":
+            return self.autoscaler_notes.rows()
         if kind == "nodes":
             return self._nodes(peer, message)
         if kind == "placement_groups":
@@ -404,6 +417,10 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "register_job": _C._register_job,
     "attach": _C._attach,
     "drain_node": _C._drain,
+    "autoscaler_report": lambda self, peer, message: self.autoscaler_notes.take(
+        message.payload
+    ),
+    "autoscaler_status": lambda self, peer, message: self.autoscaler_notes.lines(),
     "cluster_resources": _C._total,
     "available_resources": _C._available,
     "get_actor": _C._get_actor,

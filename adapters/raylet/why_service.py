@@ -252,7 +252,7 @@ class WhyService:
         reasons = explain_nodes.request_reasons(wanted, self.views())
         if reasons and reasons[0].kind == "resources":
             reasons += await self._ask_nodes([], request.resources)
-        return [*reasons, *self._demand(reasons)]
+        return [*reasons, *self._demand(request.label)]
 
     async def _ask_nodes(
         self, lease_ids: list[bytes], need: dict[str, float]
@@ -303,12 +303,10 @@ class WhyService:
             for node in nodes.alive()
         ]
 
-    def _demand(self, reasons: list[Reason]) -> list[Reason]:
+    def _demand(self, subject: str) -> list[Reason]:
         """What an autoscaler does about it, if there is one that says so."""
-        notes = getattr(self._control, "autoscaler_notes", None)
-        if notes is None:
-            return []
-        return [Reason("autoscaler", text) for text in notes()]
+        notes = self._control.autoscaler_notes
+        return [Reason("autoscaler", text) for text in notes.about(subject)]
 
     # Actors, groups, nodes.
 
@@ -386,6 +384,7 @@ class WhyService:
             places=group.places,
             waited_s=waited_s,
         )
+        reasons = [*reasons, *self._demand(group_id.hex())]
         return Explanation(subject, "waiting", tuple(reasons))
 
     def _node(self, node_id: str) -> Explanation:

@@ -29,6 +29,8 @@ class LogPrinter:
     def accept(self, lines: m.LogLines) -> None:
         """Print or fold lines (under the lock)."""
         name = f"({lines.name} pid={lines.pid})" if lines.name else f"(pid={lines.pid})"
+        if not lines.pid:
+            name = f"({lines.name})"  # it is a part of the system, not a call
         now = time.monotonic()
         out: list[str] = []
         for line in lines.lines:
