@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rayshim._core.gpus import ACCELERATOR_TYPE, visible_devices
+from rayshim._core.node_labels import node_labels
 from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
 from rayshim.settings import Settings
 
@@ -147,7 +148,9 @@ class InitOptions:
                     object_store_memory, *_machine_memory(), free_shm_bytes()
                 ),
             )
-        options.labels = {**_type_label(options.resources), **_labels(labels)}
+        options.labels = node_labels(
+            labels, _accelerator_type(options.resources), os.environ
+        )
         if node_name is not None:
             options.labels["rayshim.io/node-name"] = str(node_name)
         options.temp_dir = temp_dir
@@ -302,23 +305,12 @@ def _resources(
     return out
 
 
-def _type_label(resources: dict[str, float]) -> dict[str, str]:
-    """The label with the type of the node's GPUs, if it has one."""
+def _accelerator_type(resources: dict[str, float]) -> str:
+    """The type of the node's GPUs, if it has some and it is known."""
     for name in resources:
         if name.startswith(ACCELERATOR_TYPE):
-            return {"ray.io/accelerator-type": name.removeprefix(ACCELERATOR_TYPE)}
-    return {}
-
-
-def _labels(labels: Any) -> dict[str, str]:
-    if labels is None:
-        return {}
-    if not isinstance(labels, dict):
-        raise TypeError(f"labels must be a dict of text, not {type(labels)}")
-    for key, value in labels.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"labels must map text to text, got {key!r}: {value!r}")
-    return dict(labels)
+            return name.removeprefix(ACCELERATOR_TYPE)
+    return ""
 
 
 def _machine_cpus() -> int:

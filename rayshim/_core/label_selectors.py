@@ -2,8 +2,8 @@
 
 A key is a name of up to 63 characters (letters, digits, ``-_.``, a letter or digit at
 both ends) with an optional domain before a slash. A value is such a name or empty, or a
-list of them as ``in(a,b)``; ``!`` before either means all others. This is the form of
-Kubernetes labels with Ray's operators.
+list of them as ``in(a,b)`` or ``in(a, b)``; ``!`` before a name or list means all
+others. This is the form of Kubernetes labels with Ray's operators.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME}", re.I)
-_VALUE = re.compile(rf"!?(?:(?:{_NAME})?|in\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*\))")
+_VALUE = re.compile(rf"|!?(?:{_NAME}|in\({_NAME}(?:, ?{_NAME})*\))")
 
 
 def check_label_selector(selector: dict[Any, Any]) -> None:
@@ -24,6 +24,11 @@ def check_label_selector(selector: dict[Any, Any]) -> None:
         ValueError: a key or value has a form that no label can have.
     """
     for key, value in selector.items():
+        if value is None:
+            raise ValueError(
+                f"the label_selector has no value for {key!r}; write 'x', '!x', "
+                "'in(x,y)' or '!in(x,y)'"
+            )
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(
                 f"a label_selector maps text to text, not {key!r} to {value!r}"
@@ -62,6 +67,8 @@ def check_fallback_strategy(strategy: list[Any]) -> None:
                     f"Unsupported option found: {key!r}. An element of "
                     "fallback_strategy may have 'label_selector' only."
                 )
+            if not value:
+                continue  # It asks for nothing: any node will do.
             if not isinstance(value, dict):
                 raise ValueError(
                     'The value of "label_selector" in fallback_strategy must be a '

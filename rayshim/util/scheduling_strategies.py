@@ -33,9 +33,17 @@ class PlacementGroupSchedulingStrategy:
 class NodeAffinitySchedulingStrategy:
     """Runs on one node, or with ``soft`` elsewhere if that node is not there.
 
+    A node that is there, and large enough, is waited for while it is full.
+
     Args:
         node_id: hex id of the node.
-        soft: True to fall back to other nodes.
+        soft: True to fall back to other nodes if it is dead or too small.
+        _spill_on_unavailable: with ``soft``, fall back if it is full, too.
+        _fail_on_unavailable: without ``soft``, fail if it is full.
+
+    Raises:
+        ValueError: ``node_id`` is no id of a node, or a flag does not go with ``soft``.
+        AttributeError: ``node_id`` is neither text nor an id.
     """
 
     def __init__(
@@ -45,20 +53,45 @@ class NodeAffinitySchedulingStrategy:
         _spill_on_unavailable: bool = False,
         _fail_on_unavailable: bool = False,
     ) -> None:
-        self.node_id = node_id.hex() if isinstance(node_id, NodeID) else node_id
+        self.node_id = node_id if isinstance(node_id, str) else node_id.hex()
         self.soft = soft
-        if NodeID.from_hex(self.node_id).is_nil():
+        self._spill_on_unavailable = _spill_on_unavailable
+        self._fail_on_unavailable = _fail_on_unavailable
+        try:
+            is_nil = NodeID.from_hex(self.node_id).is_nil()
+        except ValueError as error:
+            raise ValueError(
+                f"{self.node_id!r} is no node_id: it needs 56 hex digits, as the "
+                f"NodeID of ray.nodes() ({error})"
+            ) from error
+        if is_nil:
             raise ValueError(f"node_id {self.node_id} is the nil id; pass a real one")
+        if _spill_on_unavailable and not soft:
+            raise ValueError(
+                "_spill_on_unavailable lets a call run on other nodes and soft=False "
+                "forbids it; set soft=True or leave _spill_on_unavailable out"
+            )
+        if _fail_on_unavailable and soft:
+            raise ValueError(
+                "_fail_on_unavailable is for calls that may run on one node only; set "
+                "soft=False or leave _fail_on_unavailable out"
+            )
 
     def rayshim_reject(self, node_ids: Sequence[str]) -> str:
         """Why a cluster of ``node_ids`` cannot run it, or an empty string."""
-        if self.soft or self.node_id in node_ids:
+        if self.soft or self.node_id.lower() in node_ids:
             return ""
         return (
             "The node specified via NodeAffinitySchedulingStrategy doesn't exist any "
             f"more or is infeasible, and soft=False was specified: {self.node_id} is "
             f"not among {', '.join(node_ids)}. Pass soft=True to run elsewhere."
         )
+
+    def rayshim_kind(self) -> str:
+        """What a full node means: wait for it, fail, or (empty) go elsewhere."""
+        if self._fail_on_unavailable:
+            return "AFFINITY_OR_FAIL"
+        return "" if self._spill_on_unavailable else "AFFINITY"
 
 
 class In:
@@ -117,7 +150,8 @@ class NodeLabelSchedulingStrategy:
     """Runs on a node whose labels fit.
 
     Args:
-        hard: label name -> In, NotIn, Exists or DoesNotExist; all must hold.
+        hard: label name -> In, NotIn, Exists or DoesNotExist; all must hold. None or
+            empty: nothing has to.
         soft: the same; nodes where these hold too are preferred.
 
     Raises:
@@ -129,7 +163,7 @@ class NodeLabelSchedulingStrategy:
     """
 
     def __init__(
-        self, hard: dict[str, Any] | None = None, *, soft: dict[str, Any] | None = None
+        self, hard: dict[str, Any] | None, *, soft: dict[str, Any] | None = None
     ) -> None:
         if not hard and not soft:
             raise ValueError(
