@@ -210,7 +210,7 @@ class ActorManager:
     def _unplaced(
         self, actor: Actor, event: ev.PlacementFailed, now: float
     ) -> list[Command]:
-        kind = "kill" if event.kind == "removed" else "crash"
+        kind = "removed" if event.kind == "removed" else "crash"
         return self._die(actor, kind, event.reason, now)
 
     def _created(self, actor: Actor, event: ev.Created, now: float) -> list[Command]:

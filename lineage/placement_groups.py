@@ -12,7 +12,10 @@ what they reserved in this attempt. Rules that always hold:
 2. While RESERVING, what is placed and what is asked for are apart, and every node
    that was asked has an answer or is waited for.
 3. Only one group at a time is *urged*: placed where its bundles would fit if others
-   gave back, and waited for. So two groups never wait for each other's halves.
+   gave back, and waited for. So two groups never wait for each other's halves. They
+   take turns, in order of arrival.
+4. A group that is not detached is removed when both its job and the actor that made
+   it, if one did, are over. For one that a detached actor made only the actor counts.
 
 A group is created once, removed once; doubled events change nothing.
 
@@ -23,16 +26,20 @@ Source: two-phase reservation and the strategies are those of Ray's documentatio
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from rayshim.lineage import placement
-from rayshim.lineage.resources import Units
+from rayshim.lineage import bundle_placement
+from rayshim.lineage.bundle_placement import Needs
+from rayshim.lineage.placement import View
+from rayshim.lineage.resources import Units, to_amounts
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 #: Removed groups whose row is kept.
 REMEMBERED = 1000
+#: Ids of removed groups that are remembered against late messages.
+REMEMBERED_IDS = 20_000
 #: Seconds that nodes may take to make room for the group that is urged.
 URGE_S = 2.0
 #: Patience of a reservation on the only node: for ever.
@@ -83,24 +90,39 @@ class ReportGroup(NamedTuple):
 Command = ReserveBundles | ReturnBundles | FreeBundles | ReportGroup
 
 
+class GroupNameTakenError(ValueError):
+    """Another group of the namespace has that name."""
+
+
 class Group:
     """One placement group."""
 
     __slots__ = (
+        "amounts",
         "asked",
         "attempt",
         "bundles",
         "created_s",
+        "creator",
+        "domain",
         "group_id",
+        "is_creator_over",
         "is_detached",
+        "is_job_over",
         "is_refused",
         "job_id",
         "name",
+        "namespace",
+        "number",
         "places",
         "requested_s",
         "reserved",
+        "selectors",
         "state",
         "strategy",
+        "target",
+        "topology",
+        "tried_s",
     )
 
     def __init__(
@@ -113,15 +135,40 @@ class Group:
         job_id: bytes,
         is_detached: bool,
         now: float,
+        namespace: str = "",
+        amounts: Sequence[Mapping[str, float]] = (),
+        selectors: Sequence[Mapping[str, str]] = (),
+        topology: str = "",
+        target: str = "",
+        creator: bytes = b"",
     ) -> None:
         self.group_id = group_id
         self.bundles = bundles
+        #: The bundles as they were asked for, for people.
+        self.amounts = tuple(amounts or map(to_amounts, bundles))
         self.strategy = strategy
+        #: Label selector of each bundle; empty: none has one.
+        self.selectors = tuple(selectors)
+        #: Label of which all nodes have the same value; empty: none.
+        self.topology = topology
+        #: That value, for the bundles that are placed.
+        self.domain = ""
+        #: Node that is tried first; may be empty.
+        self.target = target
         self.name = name
+        self.namespace = namespace
         self.job_id = job_id
+        #: Id of the actor that made it; may be empty.
+        self.creator = creator
         self.is_detached = is_detached
+        self.is_job_over = False
+        self.is_creator_over = not creator
         self.state = GroupState.PENDING
+        #: Order of arrival; set when it is requested.
+        self.number = 0
         self.requested_s = now
+        #: Start of the newest attempt.
+        self.tried_s = now
         #: Meaningful in CREATED, RESCHEDULING and REMOVED.
         self.created_s = now
         #: Index -> node, for bundles that are reserved for good.
@@ -134,6 +181,34 @@ class Group:
         self.reserved: dict[str, tuple[int, ...]] = {}
         #: Some node refused: the attempt ends when all have answered.
         self.is_refused = False
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody is left for whom it is kept."""
+        return self.is_job_over and self.is_creator_over and not self.is_detached
+
+    @property
+    def needs(self) -> Needs:
+        """What its bundles need that are not placed."""
+        return Needs(
+            self.missing,
+            self.strategy,
+            dict(enumerate(self.selectors)),
+            self.topology,
+            self.domain if self.places else "",
+            self.target,
+        )
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Groups of one shape find room together or not at all."""
+        return (
+            tuple(tuple(sorted(bundle.items())) for bundle in self.bundles),
+            self.strategy,
+            tuple(tuple(sorted(selector.items())) for selector in self.selectors),
+            self.topology,
+            tuple(self.places.items()),
+        )
 
     @property
     def missing(self) -> dict[int, Units]:
@@ -153,12 +228,20 @@ class PlacementGroups:
     def __init__(self) -> None:
         #: Group id -> group; removed ones are the oldest and at most REMEMBERED.
         self.groups: dict[bytes, Group] = {}
-        #: (name) -> id of the group that has it now.
-        self._names: dict[str, bytes] = {}
-        #: Exactly the ids of groups in PENDING and RESCHEDULING, by arrival.
+        #: (namespace, name) -> id of the group that has it now.
+        self._names: dict[tuple[str, str], bytes] = {}
+        #: Exactly the ids of groups in PENDING and RESCHEDULING.
         self.waiting: dict[bytes, None] = {}
+        #: Actor id -> ids of the groups that it made and still keeps.
+        self._made_by: dict[bytes, list[bytes]] = {}
+        #: Arrivals so far.
+        self._count = 0
         #: Id of the group that is urged, which is in RESERVING.
         self._urged: bytes | None = None
+        #: Number of the group that was urged last: those that came after it are next.
+        self._turn = 0
+        #: Ids of groups that were removed, also of those whose row is gone.
+        self._gone: OrderedDict[bytes, None] = OrderedDict()
         #: Exactly the ids of groups in REMOVED, oldest first.
         self._removed: OrderedDict[bytes, None] = OrderedDict()
 
@@ -166,9 +249,10 @@ class PlacementGroups:
         """A peer wants a group.
 
         Raises:
-            ValueError: no bundles, an unknown strategy, or a name that is taken.
+            ValueError: no bundles, or an unknown strategy.
+            GroupNameTakenError: a name that is taken.
         """
-        if group.group_id in self.groups:
+        if group.group_id in self.groups or group.group_id in self._gone:
             return []
         if group.strategy not in STRATEGIES:
             raise ValueError(
@@ -177,60 +261,101 @@ class PlacementGroups:
             )
         if not group.bundles or not all(group.bundles):
             raise ValueError("a placement group needs bundles that are not empty")
-        if group.name and group.name in self._names:
-            raise ValueError(f"a placement group named {group.name!r} exists already")
-        self.groups[group.group_id] = group
-        if group.name:
-            self._names[group.name] = group.group_id
-        self.waiting[group.group_id] = None
+        holder = self.named(group.namespace, group.name)
+        if holder is not None:
+            raise GroupNameTakenError(
+                f"Failed to create placement group '{group.group_id.hex()}' because "
+                f"name '{group.name}' already exists: group "
+                f"{holder.group_id.hex()[:12]} of the same namespace has it until it "
+                "is removed"
+            )
+        self.restore(group)
         return []
 
+    def named(self, namespace: str, name: str) -> Group | None:
+        """The group that has a name now."""
+        group_id = self._names.get((namespace, name))
+        return None if group_id is None else self.groups[group_id]
+
+    def is_gone(self, group_id: bytes) -> bool:
+        """Whether a group was here and was removed."""
+        return group_id in self._gone
+
+    def turns(self) -> list[bytes]:
+        """Ids of the groups that wait, in order of arrival."""
+        return sorted(self.waiting, key=lambda group_id: self.groups[group_id].number)
+
+    def is_infeasible(self, group_id: bytes, views: Sequence[View]) -> bool:
+        """Whether a group that waits would not fit if nobody held anything."""
+        group = self.groups[group_id]
+        return bundle_placement.place(group.needs, _idle(views), group.places) is None
+
     def tried(
-        self, group_id: bytes, views: Sequence[placement.View]
+        self, group_id: bytes, views: Sequence[View], now: float = 0.0
     ) -> list[ReserveBundles]:
         """There may be room for a group that waits.
 
         Args:
             group_id: of the group.
             views: the nodes that may get work, in order of joining.
+            now: the time.
         """
         group = self.groups[group_id]
         if group_id not in self.waiting:
             return []
-        missing = group.missing
-        found = placement.place_bundles(missing, group.strategy, views, group.places)
+        needs = group.needs
+        found = bundle_placement.place(needs, views, group.places)
         patience_s = 0.0
-        if found is None and self._urged is None:
-            idle = [
-                placement.View(view.node_id, view.total, view.total) for view in views
-            ]
-            found = placement.place_bundles(missing, group.strategy, idle, group.places)
+        if found is None and self._urged is None and group.number > self._turn:
+            found = bundle_placement.place(needs, _idle(views), group.places)
             patience_s = URGE_S
         if found is None:
             return []
         if patience_s:
             self._urged = group_id
+            self._turn = group.number
         by_node: dict[str, dict[int, Units]] = {}
-        for index, node_id in found.items():
-            by_node.setdefault(node_id, {})[index] = missing[index]
-        return self._ask(group, by_node, patience_s)
+        for index, node_id in found.nodes.items():
+            by_node.setdefault(node_id, {})[index] = needs.bundles[index]
+        group.domain = found.domain
+        return self._ask(group, by_node, patience_s, now)
 
-    def tried_alone(self, group_id: bytes, node_id: str) -> list[ReserveBundles]:
+    def all_tried(self) -> None:
+        """All groups that wait had their chance; who was urged may be so again."""
+        if self._urged is None:
+            self._turn = 0
+
+    def tried_alone(
+        self, group_id: bytes, view: View, now: float = 0.0
+    ) -> list[ReserveBundles]:
         """A group that waits gets its bundles on the only node there will ever be.
 
         They wait at the node, as all else does that does not fit now.
         """
         group = self.groups[group_id]
-        is_hopeless = group.strategy == "STRICT_SPREAD" and len(group.bundles) > 1
-        if is_hopeless or group_id not in self.waiting:
+        if group_id not in self.waiting:
             return []
-        return self._ask(group, {node_id: group.missing}, FOR_EVER)
+        needs = group.needs
+        room: Units = {}
+        for bundle in needs.bundles.values():
+            for name, units in bundle.items():
+                room[name] = room.get(name, 0) + units
+        found = bundle_placement.place(needs, [view._replace(available=room)])
+        if found is None:
+            return []  # It needs several nodes, or one with other labels.
+        group.domain = found.domain
+        return self._ask(group, {view.node_id: dict(needs.bundles)}, FOR_EVER, now)
 
     def _ask(
-        self, group: Group, by_node: dict[str, dict[int, Units]], patience_s: float
+        self,
+        group: Group,
+        by_node: dict[str, dict[int, Units]],
+        patience_s: float,
+        now: float,
     ) -> list[ReserveBundles]:
         """Begins an attempt."""
         del self.waiting[group.group_id]
+        group.tried_s = now
         group.state = GroupState.RESERVING
         group.attempt += 1
         commands: list[ReserveBundles] = []
@@ -245,9 +370,13 @@ class PlacementGroups:
 
     def restore(self, group: Group) -> None:
         """Takes up a group that an earlier life of the control service had."""
+        self._count += 1
+        group.number = self._count
         self.groups[group.group_id] = group
         if group.name:
-            self._names[group.name] = group.group_id
+            self._names[group.namespace, group.name] = group.group_id
+        if not group.is_creator_over:
+            self._made_by.setdefault(group.creator, []).append(group.group_id)
         if group.state in (GroupState.PENDING, GroupState.RESCHEDULING):
             self.waiting[group.group_id] = None
 
@@ -337,18 +466,43 @@ class PlacementGroups:
         self.waiting.pop(group_id, None)
         self._end_attempt(group)
         if group.name:
-            del self._names[group.name]
+            del self._names[group.namespace, group.name]
         self._removed[group_id] = None
+        self._gone[group_id] = None
+        if len(self._gone) > REMEMBERED_IDS:
+            self._gone.popitem(last=False)
         if len(self._removed) > REMEMBERED:
             oldest, _ = self._removed.popitem(last=False)
             del self.groups[oldest]
         return [FreeBundles(group_id), ReportGroup(group_id)]
 
     def job_ended(self, job_id: bytes) -> list[Command]:
-        """A job's groups go with it, but for detached ones."""
+        """A job's groups go with it, but for detached ones and those of its actors."""
+        ended = []
+        for group in self.groups.values():
+            if group.job_id == job_id and not group.is_job_over:
+                group.is_job_over = True
+                ended.append(group)
+        return self._end(ended)
+
+    def creator_ended(self, actor_id: bytes, *, is_detached: bool) -> list[Command]:
+        """An actor's process is gone, also if the actor is restarted."""
+        made = self.made_by(actor_id)
+        self._made_by.pop(actor_id, None)
+        for group in made:
+            group.is_creator_over = True
+            group.is_job_over = group.is_job_over or is_detached
+        return self._end(made)
+
+    def made_by(self, actor_id: bytes) -> list[Group]:
+        """The groups that an actor made and still keeps."""
+        ids = self._made_by.get(actor_id, ())
+        return [self.groups[group_id] for group_id in ids if group_id in self.groups]
+
+    def _end(self, groups: Collection[Group]) -> list[Command]:
         commands: list[Command] = []
-        for group in list(self.groups.values()):
-            if group.job_id == job_id and not group.is_detached:
+        for group in groups:
+            if group.is_over:
                 commands += self.removed(group.group_id)
         return commands
 
@@ -381,6 +535,12 @@ class PlacementGroups:
         assert self._urged is None or self._urged in states[GroupState.RESERVING]
         assert all(
             self.groups[key].state is not GroupState.REMOVED
-            and self.groups[key].name == name
+            and (self.groups[key].namespace, self.groups[key].name) == name
             for name, key in self._names.items()
         )
+        assert self._removed.keys() <= self._gone.keys()
+
+
+def _idle(views: Sequence[View]) -> list[View]:
+    """The nodes as they would be if nobody held anything."""
+    return [view._replace(available=view.total) for view in views]

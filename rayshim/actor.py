@@ -387,7 +387,7 @@ class ActorClass:
         asynchronous = any(info.is_async for info in self._methods.values())
         limit = options.max_concurrency or (ASYNC_CONCURRENCY if asynchronous else 1)
         placement, resources = actor_resources(options)
-        place = place_of(options, placement, peer)
+        place = place_of(options, placement, peer, self._class_name)
         env = runtime_env_fields(options.runtime_env)
         handle_blob = cloudpickle.dumps((meta, "" if detached else peer.address))
         register = m.RegisterActor(
@@ -412,6 +412,7 @@ class ActorClass:
             place.soft,
             place.strategy,
             list(place.labels),
+            place.capture,
         )
         spec = m.TaskSpec(
             b"\xff" * 8 + actor_id,

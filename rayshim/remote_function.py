@@ -34,6 +34,7 @@ class _Plan:
     __slots__ = (
         "backpressure",
         "function",
+        "group",
         "key",
         "max_calls",
         "max_depth",
@@ -66,7 +67,8 @@ class _Plan:
         self.max_depth = 1 if single else MAX_DEPTH
         env = runtime_env_fields(options.runtime_env)
         resources = resources_of(options, default_cpus=1.0)
-        place = place_of(options, resources, peer)
+        self.group = peer.lease_group
+        place = place_of(options, resources, peer, function.name.rpartition(".")[2])
         self.reject = place.reject
         self.template = lease_template(
             peer, self.name, resources, env.get("env_vars") or {}, place
@@ -140,7 +142,7 @@ class RemoteFunction:
         if peer is None:
             peer = current.require_peer()
         plan = self._plan
-        if plan is None or plan.peer is not peer:
+        if plan is None or plan.peer is not peer or plan.group is not peer.lease_group:
             plan = self._plan = self._make_plan(peer, self._default_options)
         return self._submit(plan, args, kwargs)
 
@@ -247,7 +249,7 @@ class _WithOptions:
         """See :meth:`RemoteFunction.remote`."""
         peer = current.require_peer()
         plan = self._plan
-        if plan is None or plan.peer is not peer:
+        if plan is None or plan.peer is not peer or plan.group is not peer.lease_group:
             plan = self._remote_function._make_plan(peer, self._options)
             self._plan = plan
         return self._remote_function._submit(plan, args, kwargs)

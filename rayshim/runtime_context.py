@@ -245,10 +245,7 @@ class RuntimeContext:
 
     def get_placement_group_id(self) -> str | None:
         """Hex id of the placement group of the running code, or None."""
-        call = self._call()
-        if call is None or call.lease is None or not call.lease.placement_group:
-            return None
-        return call.lease.placement_group.hex()
+        return self._peer.lease_group.group_id.hex() or None
 
     @property
     def current_placement_group_id(self) -> PlacementGroupID:
@@ -261,8 +258,7 @@ class RuntimeContext:
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
         """True if calls from here go into the same placement group."""
-        call = self._call()
-        return call is not None and call.lease is not None and call.lease.capture_group
+        return self._peer.lease_group.capture
 
 
 def _warn_driver(name: str) -> None:

@@ -466,6 +466,7 @@ class ActorService:
             registration.env_vars,
             start.job_blob,
             registration.placement_group,
+            registration.capture_group,
         )
         create = wire.CreateActor(
             command.actor_id,
@@ -512,7 +513,9 @@ class ActorService:
             update = self._update(actor_id)
             for address in subscribers:
                 self._server.send(address, update)
-        if self.machine.actors[actor_id].state is act.ActorState.DEAD:
+        actor = self.machine.actors[actor_id]
+        self._control.groups.actor_changed(actor)
+        if actor.state is act.ActorState.DEAD:
             cargo = self.cargo[actor_id]
             cargo.start = None
             # Nobody finds it any more; what is shown of it is in the machine.

@@ -440,6 +440,7 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
         peer, message
     ),
     "wait_placement_group": lambda self, peer, message: self.groups.wait(peer, message),
+    "get_placement_group": lambda self, peer, message: self.groups.find(message),
     "remove_placement_group": lambda self, peer, message: self.groups.remove(message),
     "placement_group_table": lambda self, peer, message: self.groups.table(message),
 }

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rayshim.adapters.raylet.group_notices import GroupNotices
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import placement
 from rayshim.lineage import placement_groups as pg
+from rayshim.lineage.actors import Actor, ActorState
 from rayshim.lineage.resources import to_amounts, to_units
 
 if TYPE_CHECKING:
     import asyncio
 
+    from rayshim.adapters.raylet.actor_service import ActorService
     from rayshim.adapters.raylet.channels import ChannelServer, Peer
     from rayshim.adapters.raylet.head_nodes import KnownNode, NodeDirectory
 
@@ -36,14 +39,33 @@ class Create(msgspec.Struct):
     strategy: str = "PACK"
     name: str | None = ""
     lifetime: str | None = None
+    #: The name is one of this namespace.
+    namespace: str = ""
+    #: Label selector of each bundle; empty: none has one.
+    selectors: list[dict[str, str]] = []
+    #: Label of which all nodes must have the same value; empty: none.
+    topology: str = ""
+    #: Hex id of the node that is tried first; may be empty.
+    target: str = ""
+    #: Its job; empty: that of the channel.
+    job: bytes = b""
+    #: The actor that makes it; may be empty.
+    actor: bytes = b""
 
 
 class Wait(msgspec.Struct):
     """Payload of ``wait_placement_group``."""
 
     id: bytes
-    #: None or below zero: for ever.
+    #: None: for ever.
     timeout_s: float | None = None
+
+
+class Named(msgspec.Struct):
+    """Payload of ``get_placement_group``."""
+
+    name: str
+    namespace: str = ""
 
 
 class Which(msgspec.Struct):
@@ -52,6 +74,11 @@ class Which(msgspec.Struct):
     id: bytes | None = None
 
 
+#: Answer to who waits for a group that is removed.
+_REMOVED = ("TaskPlacementGroupRemoved", "")
+#: States of an actor with a process.
+_RUNNING = (ActorState.CREATING, ActorState.ALIVE, ActorState.ENDING)
+_NAMED = msgspec.msgpack.Decoder(Named)
 _CREATE = msgspec.msgpack.Decoder(Create)
 _WAIT = msgspec.msgpack.Decoder(Wait)
 _WHICH = msgspec.msgpack.Decoder(Which)
@@ -79,10 +106,13 @@ class GroupService:
         self._is_trying = False
         #: Gives the node in this process, if there is one, an event as it is.
         self._feed: Callable[[Any], None] | None = getattr(server, "feed", None)
+        #: The actors, of which some make groups.
+        self.actors: ActorService
         #: Called with a group that changed, before anybody hears of it.
         self.on_change: Callable[[pg.Group], None] | None = None
         self._respond = respond
         self.machine = pg.PlacementGroups()
+        self._notices = GroupNotices(server, self.machine, self._views)
         #: Group -> who waits for it: peer, request, timer.
         self._waiters: dict[
             bytes, list[tuple[Peer, int, asyncio.TimerHandle | None]]
@@ -96,31 +126,52 @@ class GroupService:
             tuple(to_units(bundle) for bundle in args.bundles),
             strategy=args.strategy,
             name=args.name or "",
-            job_id=peer.job_id,
+            job_id=args.job or peer.job_id,
             is_detached=args.lifetime == "detached",
             now=self._server.now(),
+            namespace=args.namespace,
+            amounts=[
+                {name: amount for name, amount in bundle.items() if amount}
+                for bundle in args.bundles
+            ],
+            selectors=args.selectors,
+            topology=args.topology,
+            target=args.target,
+            creator=args.actor,
         )
-        self.machine.requested(group)
+        try:
+            self.machine.requested(group)
+        except pg.GroupNameTakenError as error:
+            text = str(error)
+            self._respond(peer, message.request_id, error=("RaySystemError", text))
+            raise Deferred from None
+        if args.id not in self.machine.waiting:
+            return  # It came twice.
         if self.on_change is not None:
             self.on_change(self.machine.groups[args.id])
         if self._feed is not None and not self._nodes.is_cluster:
             self._try_alone(args.id)
         else:
             self.retry()
+        if args.actor:
+            self._look_at_creator(args.actor)  # It may have died meanwhile.
+        if group.state is not pg.GroupState.CREATED:
+            self._notices.watch(args.id)
 
     def wait(self, peer: Peer, message: wire.Request) -> bool:
         """Whether a group is created in time; answered later if it is pending."""
         args = _WAIT.decode(message.payload)
         group = self.machine.groups.get(args.id)
-        if group is None or group.state in (
-            pg.GroupState.CREATED,
-            pg.GroupState.REMOVED,
-        ):
-            return group is not None and group.state is pg.GroupState.CREATED
+        if group is not None and group.state is pg.GroupState.CREATED:
+            return True
+        if self.machine.is_gone(args.id):
+            self._respond(peer, message.request_id, error=_REMOVED)
+            raise Deferred
+        # One that nobody knows may be created in a moment: its handle was faster.
         timeout_s = args.timeout_s
         timer = None
-        if timeout_s is not None and timeout_s >= 0:
-            if timeout_s == 0:
+        if timeout_s is not None:
+            if timeout_s <= 0:
                 return False
             timer = self._server.loop.call_later(
                 timeout_s, self._late, args.id, peer, message.request_id
@@ -134,6 +185,12 @@ class GroupService:
         args = _WHICH.decode(message.payload)
         if args.id is not None:
             self._run(self.machine.removed(args.id))
+
+    def find(self, message: wire.Request) -> str:
+        """Hex id of the group with a name, or empty."""
+        args = _NAMED.decode(message.payload)
+        group = self.machine.named(args.namespace, args.name)
+        return "" if group is None else group.group_id.hex()
 
     def table(self, message: wire.Request) -> dict[str, Any]:
         """One group's row, or all rows by hex id."""
@@ -168,8 +225,33 @@ class GroupService:
         )
 
     def job_ended(self, job_id: bytes) -> None:
-        """Removes a job's groups."""
+        """Removes a job's groups, but for those that outlive it."""
         self._run(self.machine.job_ended(job_id))
+
+    def actor_changed(self, actor: Actor) -> None:
+        """Removes the groups that only the process of an actor kept."""
+        if actor.state not in _RUNNING:
+            self._creator_gone(actor.spec.actor_id, actor)
+
+    def _creator_gone(self, actor_id: bytes, actor: Actor | None) -> None:
+        made = self.machine.made_by(actor_id)
+        is_detached = actor is not None and actor.spec.is_detached
+        self._run(self.machine.creator_ended(actor_id, is_detached=is_detached))
+        if self.on_change is not None:
+            for group in made:
+                if group.state is not pg.GroupState.REMOVED:
+                    self.on_change(group)
+
+    def recovered(self) -> None:
+        """All who knew an earlier life of the head are back, or gone."""
+        for group in list(self.machine.groups.values()):
+            if not group.is_creator_over:
+                self._look_at_creator(group.creator)
+
+    def _look_at_creator(self, actor_id: bytes) -> None:
+        actor = self.actors.machine.actors.get(actor_id)
+        if actor is None or actor.state not in _RUNNING:
+            self._creator_gone(actor_id, actor)
 
     def retry(self) -> None:
         """Some node may have room for a group now."""
@@ -177,24 +259,40 @@ class GroupService:
             return
         self._is_trying = True
         try:
-            is_cluster = self._nodes.is_cluster
-            for group_id in list(self.machine.waiting):
-                if not is_cluster:
+            turns = self.machine.turns()
+            if not self._nodes.is_cluster:
+                for group_id in turns:
                     self._try_alone(group_id)
+                return
+            failed = set()
+            views = self._views()
+            for group_id in turns:
+                group = self.machine.groups[group_id]
+                if len(turns) > 1 and group.shape in failed:
                     continue
-                views = [
-                    placement.View(one.node_id, one.total, one.available)
-                    for one in self._nodes.usable()
-                ]
-                self._run(self.machine.tried(group_id, views))
+                commands = self.machine.tried(group_id, views, self._server.now())
+                if commands:
+                    self._run(commands)
+                    views = self._views()
+                else:
+                    failed.add(group.shape)
+            self.machine.all_tried()
         finally:
             self._is_trying = False
 
+    def _views(self) -> list[placement.View]:
+        return [
+            placement.View(one.node_id, one.total, one.available, one.labels)
+            for one in self._nodes.usable()
+        ]
+
     def _try_alone(self, group_id: bytes) -> None:
         """Tries a group on the only node there can be."""
-        for node_id in self._nodes.known:
+        for node_id, node in self._nodes.known.items():
             if self._nodes.machine.is_usable(node_id):
-                commands = self.machine.tried_alone(group_id, node_id)
+                view = placement.View(node_id, node.total, {}, node.labels)
+                now = self._server.now()
+                commands = self.machine.tried_alone(group_id, view, now)
                 if self._feed is None or self.on_change is not None:
                     self._run(commands)
                     return
@@ -208,8 +306,7 @@ class GroupService:
 
     def is_removed(self, group_id: bytes) -> bool:
         """Whether a group is gone."""
-        group = self.machine.groups.get(group_id)
-        return group is not None and group.state is pg.GroupState.REMOVED
+        return self.machine.is_gone(group_id)
 
     def places(self, group_id: bytes) -> Mapping[int, str]:
         """Index -> node of the bundles that leases may use."""
@@ -235,12 +332,17 @@ class GroupService:
             for group in self.machine.groups.values():
                 if group.state is pg.GroupState.RESCHEDULING:
                     self.on_change(group)
+        for group_id in self.machine.waiting:
+            if self.machine.groups[group_id].state is pg.GroupState.RESCHEDULING:
+                self._notices.watch(group_id)
 
     def settled(self, node: KnownNode) -> None:
         """A node joined: bundles of groups that nobody knows are freed."""
         for group_id in dict.fromkeys(held.group for held in node.join.bundles):
             group = self.machine.groups.get(group_id)
             if group is None or group.state is pg.GroupState.REMOVED:
+                # A row of the journal is gone when its group is removed, so that a
+                # node that was away then is told now.
                 logger.warning(
                     "node %s holds bundles of group %s, which is not there (any "
                     "more): they are freed",
@@ -304,10 +406,14 @@ class GroupService:
 
     def _report(self, group_id: bytes) -> None:
         state = self.machine.groups[group_id].state
+        is_gone = state is pg.GroupState.REMOVED
         for peer, request_id, timer in self._waiters.pop(group_id, ()):
             if timer is not None:
                 timer.cancel()
-            self._respond(peer, request_id, value=state is pg.GroupState.CREATED)
+            if is_gone:
+                self._respond(peer, request_id, error=_REMOVED)
+            else:
+                self._respond(peer, request_id, value=state is pg.GroupState.CREATED)
 
     def _late(self, group_id: bytes, peer: Peer, request_id: int) -> None:
         waiters = self._waiters.get(group_id, [])
@@ -319,14 +425,11 @@ class GroupService:
         self._respond(peer, request_id, value=False)
 
     def _row(self, group: pg.Group) -> dict[str, Any]:
-        is_placed = len(group.places) == len(group.bundles)
-        latency_ms = (group.created_s - group.requested_s) * 1000
+        is_new = group.created_s == group.requested_s and not group.places
         return {
             "placement_group_id": group.group_id.hex(),
             "name": group.name,
-            "bundles": {
-                index: to_amounts(bundle) for index, bundle in enumerate(group.bundles)
-            },
+            "bundles": dict(enumerate(group.amounts)),
             "bundles_to_node_id": {
                 index: group.places.get(index, "")
                 for index in range(len(group.bundles))
@@ -334,13 +437,27 @@ class GroupService:
             "strategy": group.strategy,
             "state": _shown(group),
             "stats": {
-                "end_to_end_creation_latency_ms": latency_ms,
-                "scheduling_latency_ms": latency_ms,
-                "scheduling_attempt": 1,
+                "end_to_end_creation_latency_ms": 0.0
+                if is_new
+                else (group.created_s - group.requested_s) * 1000,
+                "scheduling_latency_ms": 0.0
+                if is_new
+                else (group.created_s - group.tried_s) * 1000,
+                "scheduling_attempt": max(1, group.attempt),
                 "highest_retry_delay_ms": 0.0,
-                "scheduling_state": "FINISHED" if is_placed else "QUEUED",
+                "scheduling_state": self._progress(group),
             },
         }
+
+    def _progress(self, group: pg.Group) -> str:
+        """How far a group is, in Ray's words."""
+        if group.state is pg.GroupState.CREATED:
+            return "FINISHED"
+        if group.state is pg.GroupState.REMOVED:
+            return "REMOVED"
+        if self.machine.is_infeasible(group.group_id, self._views()):
+            return "INFEASIBLE"
+        return "NO_RESOURCES"
 
 
 def _shown(group: pg.Group) -> str:

@@ -32,7 +32,7 @@ from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import actors as act
 from rayshim.lineage import placement_groups as pg
 from rayshim.lineage.membership import REMEMBERED
-from rayshim.lineage.resources import to_amounts, to_units
+from rayshim.lineage.resources import to_units
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.control import ControlService
@@ -77,6 +77,13 @@ class GroupRecord(Struct, array_like=True):
     #: Index -> node of the bundles that are placed.
     places: dict[int, str]
     attempt: int
+    namespace: str = ""
+    selectors: list[dict[str, str]] = []
+    topology: str = ""
+    domain: str = ""
+    target: str = ""
+    creator: bytes = b""
+    is_creator_over: bool = True
 
 
 class JobRecord(Struct, array_like=True):
@@ -142,7 +149,7 @@ class HeadState:
             self._delete(_GROUPS, group.group_id)
             return
         record = GroupRecord(
-            [to_amounts(bundle) for bundle in group.bundles],
+            [dict(bundle) for bundle in group.amounts],
             group.strategy,
             group.name,
             group.job_id,
@@ -150,6 +157,13 @@ class HeadState:
             group.state is pg.GroupState.CREATED,
             dict(group.places),
             group.attempt,
+            group.namespace,
+            [dict(selector) for selector in group.selectors],
+            group.topology,
+            group.domain,
+            group.target,
+            group.creator,
+            group.is_creator_over,
         )
         self._put(_GROUPS, group.group_id, record)
 
@@ -293,7 +307,17 @@ class HeadState:
             job_id=record.job_id,
             is_detached=record.is_detached,
             now=self._control.now(),
+            namespace=record.namespace,
+            amounts=record.bundles,
+            selectors=record.selectors,
+            topology=record.topology,
+            target=record.target,
+            creator=record.creator,
         )
+        group.domain = record.domain
+        group.is_creator_over = record.is_creator_over
+        # Drivers that left took their groups along, but for those of actors.
+        group.is_job_over = record.job_id not in self._drivers
         group.places = dict(record.places)
         # Answers to attempts of the earlier life must not count.
         group.attempt = record.attempt + 1
@@ -340,6 +364,7 @@ class HeadState:
             control.actors.peer_gone(address)
         self._owners.clear()
         control.actors.recovered()
+        control.groups.recovered()
         control.groups.retry()
 
 

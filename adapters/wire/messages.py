@@ -463,6 +463,8 @@ class RegisterActor(Struct, array_like=True, tag=66):
     soft: bool = True
     strategy: str = ""
     labels: list[dict[str, str]] = []
+    #: As in BindLease.
+    capture_group: bool = False
 
 
 class StartActor(Struct, array_like=True, tag=67):

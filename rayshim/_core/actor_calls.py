@@ -266,6 +266,12 @@ class ActorClient:
             return update.error
         if update is not None and update.kind == "oom":
             return failures.error_payload(exceptions.OutOfMemoryError(update.cause))
+        if update is not None and update.kind == "removed":
+            text = (
+                f"Could not create actor {self.class_name} ({self.actor_id.hex()}), as "
+                "its placement group was removed before there was room for it"
+            )
+            return failures.error_payload(exceptions.ActorUnschedulableError(text))
         death = exceptions.ActorDeath(
             reason=update.cause if update is not None else "unknown cause",
             class_name=self.class_name,

@@ -22,6 +22,7 @@ from typing import Any
 
 from rayshim import exceptions
 from rayshim._core import current, failures, gpus
+from rayshim._core.group_places import LeaseGroup
 from rayshim._core.lanes import AsyncLane, Lane, MainLane, ThreadLane
 from rayshim._core.peer import Peer
 from rayshim._core.running import CallContext, Runner
@@ -99,6 +100,8 @@ class Executor:
             peer.job_blob = lease.job_blob
             _see_modules_of(lease.job_blob)
         peer.namespace = lease.namespace
+        if (lease.placement_group, lease.capture_group) != peer.lease_group:
+            peer.lease_group = LeaseGroup(lease.placement_group, lease.capture_group)
         peer.objects.set_job(lease.job_id)
         os.environ.update(lease.env_vars)
         if lease.gpu_ids:

@@ -358,9 +358,11 @@ class ObjectPlane:
                 return
             entry.task = None
             if response.error:
-                error = exceptions.RaySystemError(
-                    RuntimeError(f"{method} failed: {response.error}")
-                )
+                error: Exception = exceptions.TaskPlacementGroupRemoved()
+                if response.error != "TaskPlacementGroupRemoved":
+                    error = exceptions.RaySystemError(
+                        RuntimeError(f"{method} failed: {response.error}")
+                    )
                 self.complete(entry, failures.error_payload(error))
             else:
                 self.complete(entry, ready)

@@ -23,6 +23,7 @@ from rayshim._core.actor_calls import ActorCaller
 from rayshim._core.cancellation import Canceller
 from rayshim._core.control_link import ControlLink
 from rayshim._core.executor_deaths import ExecutorDeaths
+from rayshim._core.group_places import NO_GROUP, LeaseGroup
 from rayshim._core.loops import LoopMailboxes
 from rayshim._core.nodes import NodeDirectory
 from rayshim._core.objects import ObjectPlane
@@ -127,6 +128,10 @@ class Peer:
         )
         #: The executor part, in an executor.
         self.executor: Executor | None = None
+        #: Of the lease that an executor works on; the same object until it changes.
+        self.lease_group: LeaseGroup = NO_GROUP
+        #: Group id -> its bundles, of groups that this process worked in.
+        self.group_specs: dict[bytes, list[dict[str, float]]] = {}
         #: Called when the node process is gone; an executor leaves then.
         self.on_raylet_gone: Callable[[], None] | None = None
         self._handlers: dict[type, MessageHandler] = {}

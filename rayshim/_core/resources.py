@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rayshim._core import current
 from rayshim._core.gpus import ACCELERATOR_TYPE, TYPE_AMOUNT
+from rayshim._core.group_places import NO_GROUP, group_place, names_group
 from rayshim.adapters.wire import messages as m
 from rayshim.lineage.labels import matches
 
@@ -88,7 +88,10 @@ class Place(NamedTuple):
 
 
 def place_of(
-    options: TaskOptions | ActorOptions, resources: dict[str, float], peer: Peer
+    options: TaskOptions | ActorOptions,
+    resources: dict[str, float],
+    peer: Peer,
+    name: str = "",
 ) -> Place:
     """Where the options say that a call runs.
 
@@ -99,13 +102,6 @@ def place_of(
         ValueError: a strategy that is unknown, or a request that fits no bundle.
     """
     strategy: Any = options.scheduling_strategy
-    group: Any = options.placement_group
-    bundle = -1
-    if options.placement_group_bundle_index is not None:
-        bundle = options.placement_group_bundle_index
-    capture = options.placement_group_capture_child_tasks
-    if group == "default":
-        group = None
     reject, kind = "", ""
     nodes: tuple[str, ...] = ()
     soft = True
@@ -117,29 +113,23 @@ def place_of(
             )
         if strategy == "SPREAD" and peer.control_address:
             kind = strategy
-    elif hasattr(strategy, "placement_group"):
-        group = strategy.placement_group
-        bundle = strategy.placement_group_bundle_index
-        bundle = -1 if bundle is None else bundle
-        capture = strategy.placement_group_capture_child_tasks
     elif hasattr(strategy, "rayshim_reject"):
         known = peer.nodes.alive_ids() or [peer.node_id]
         reject = strategy.rayshim_reject(known)
         if peer.nodes.nodes and strategy.node_id in known:
             nodes, soft, kind = (strategy.node_id,), strategy.soft, "AFFINITY"
-    elif not hasattr(strategy, "rayshim_labels"):
+    elif not (
+        hasattr(strategy, "rayshim_labels") or hasattr(strategy, "placement_group")
+    ):
         raise ValueError(
             f"Invalid scheduling_strategy of type {type(strategy).__name__}; use "
             "'DEFAULT', 'SPREAD' or a strategy of ray.util.scheduling_strategies"
         )
     labels = _select_labels(options, strategy, resources, peer)
-    if group is not None:
-        group._check_request(resources, bundle)
-        if not group.is_empty:
-            return Place(group.id.binary(), bundle, bool(capture), reject)
-    call = current.call.get()
-    if call is not None and call.lease is not None and call.lease.capture_group:
-        return Place(bytes(call.lease.placement_group), -1, True, reject)
+    if peer.lease_group is not NO_GROUP or names_group(options):
+        group_id, bundle, capture = group_place(options, resources, peer, name)
+        if group_id:
+            return Place(group_id, bundle, capture, reject)
     return Place(reject=reject, nodes=nodes, soft=soft, strategy=kind, labels=labels)
 
 

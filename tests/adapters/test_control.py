@@ -183,7 +183,8 @@ def test_a_group_that_does_not_fit_is_waited_for(driver: Peer) -> None:
     assert driver.request("wait_placement_group", id=large, timeout_s=0.02) is False
     assert driver.request("wait_placement_group", id=large, timeout_s=0.0) is False
     driver.request("remove_placement_group", id=large)
-    assert driver.request("wait_placement_group", id=large, timeout_s=5.0) is False
+    answer = driver.request("wait_placement_group", id=large, timeout_s=5.0)
+    assert answer.error == "TaskPlacementGroupRemoved"
     first = group(driver, {"CPU": 2.0})
     second = group(driver, {"CPU": 2.0})
     waiting = {"id": second, "timeout_s": 10.0}

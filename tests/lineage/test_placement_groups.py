@@ -126,16 +126,16 @@ def test_the_only_node_is_waited_for_for_ever() -> None:
     world = World()
     world.request(bundles=({"CPU": 90_000},))
     assert world.try_on(view("a")) == []
-    commands = world.checked(world.machine.tried_alone(b"g", "a"))
+    commands = world.checked(world.machine.tried_alone(b"g", view("a")))
     assert commands == [pg.ReserveBundles(b"g", "a", {0: {"CPU": 90_000}}, -1.0, 1)]
-    assert world.machine.tried_alone(b"g", "a") == []
+    assert world.machine.tried_alone(b"g", view("a")) == []
     assert world.answer("a") == [pg.ReportGroup(b"g")]
 
 
 def test_the_only_node_is_not_asked_for_what_needs_two() -> None:
     world = World()
     world.request(strategy="STRICT_SPREAD")
-    assert world.checked(world.machine.tried_alone(b"g", "a")) == []
+    assert world.checked(world.machine.tried_alone(b"g", view("a"))) == []
     assert list(world.machine.waiting) == [b"g"]
 
 
@@ -230,7 +230,7 @@ def test_nonsense_is_refused(options: dict[str, Any], text: str) -> None:
 def test_a_name_is_free_again_after_removal() -> None:
     world = World()
     world.request(name="n")
-    with pytest.raises(ValueError, match="'n' exists already"):
+    with pytest.raises(ValueError, match="'n' already exists"):
         world.request(b"h", name="n")
     world.machine.removed(b"g")
     world.request(b"h", name="n")
