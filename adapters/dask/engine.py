@@ -7,9 +7,12 @@ import gc
 import importlib
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayshim.adapters.raylet.config import NodeConfig
+
+if TYPE_CHECKING:
+    from rayshim.adapters.dask.lease_tasks import LeaseTasks
 
 #: Lease tasks are coroutines and take no thread; this only must not be the limit.
 NTHREADS = 10_000
@@ -28,19 +31,32 @@ _DASK_SETTINGS: dict[str, Any] = {
 }
 
 
-async def start(config: NodeConfig) -> str:
-    """Starts both, in a head only the scheduler, and returns its address.
+class Engine(NamedTuple):
+    """What runs."""
+
+    #: The scheduler's.
+    address: str
+    #: Leases as its tasks; None in a session on one node.
+    tasks: LeaseTasks | None
+
+
+async def start(config: NodeConfig) -> Engine:
+    """Starts both; in a head only the scheduler, whose tasks are leases, too.
 
     The imports (half a second) run in a thread, so that leases are granted
     meanwhile. Outside of a cluster only loopback is listened on; no HTTP server starts.
     """
     directory = str(Path(config.session_dir) / "dask")
-    servers = await asyncio.to_thread(_load, directory)
+    more = () if config.with_raylet else ("lease_scheduler", "lease_tasks")
+    servers = await asyncio.to_thread(_load, directory, *more)
     from rayshim.adapters.dask import comm
 
     comm.use_token(config.token_path)
     host = config.listen_ip or "127.0.0.1"
-    scheduler = await servers.NodeScheduler(
+    kind = servers.NodeScheduler
+    if not config.with_raylet:
+        kind = _late("lease_scheduler").LeaseScheduler
+    scheduler = await kind(
         protocol=comm.SCHEME,
         host=host,
         port=0,
@@ -59,18 +75,28 @@ async def start(config: NodeConfig) -> str:
             dashboard=False,
             memory_limit=0,
         )
+    tasks = None
+    if not config.with_raylet:
+        tasks = _late("lease_tasks").LeaseTasks(scheduler)
     # Else each full collection would look at all of distributed, for tens of
     # milliseconds in which no lease is granted.
     gc.freeze()
-    return str(scheduler.address)
+    return Engine(str(scheduler.address), tasks)
 
 
-def _load(directory: str) -> Any:
+def _late(name: str) -> Any:
+    """A module of this package that imports distributed."""
+    return importlib.import_module(f"rayshim.adapters.dask.{name}")
+
+
+def _load(directory: str, *more: str) -> Any:
     """Imports distributed; its scratch files go with the session."""
     import dask
 
     dask.config.set({**_DASK_SETTINGS, "temporary-directory": directory})
-    servers = importlib.import_module("rayshim.adapters.dask.servers")
+    servers = _late("servers")
+    for name in more:
+        _late(name)
     # distributed sets its own level while it is imported.
     logging.getLogger("distributed").setLevel(logging.WARNING)
     return servers

@@ -107,6 +107,7 @@ class ControlService:
         self._why: WhyService | None = None
         self._autoscaler_notes: AutoscalerNotes | None = None
         self.engine = EngineService(server, self.respond)
+        self.engine.on_tasks = self.placer.attach
         #: Jobs that attached so far.
         self.job_count = 0
         self._shutdown: tuple[Peer, int] | None = None
@@ -396,6 +397,8 @@ class ControlService:
             return explain.executor_rows(self._raylet(kind).raylet, now)
         if kind == "demand":
             return self.placer.rows()
+        if kind == "lease_tasks":
+            return self.placer.task_rows()
         if kind == "autoscaler":
             return self.autoscaler_notes.rows()
         if kind == "nodes":

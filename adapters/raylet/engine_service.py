@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet.groups import Deferred
 from rayshim.adapters.wire import messages as wire
@@ -33,6 +33,8 @@ class EngineService:
         #: Address of the Dask scheduler once it runs.
         self.address = ""
         self._error = ""
+        #: Called with the scheduler's lease tasks once it runs, in a head.
+        self.on_tasks: Callable[[Any], None] = lambda tasks: None
 
     def start(self) -> None:
         """Starts Dask unless that was done."""
@@ -57,7 +59,10 @@ class EngineService:
         from rayshim.adapters.dask.engine import start
 
         try:
-            self.address = await start(self._server.config)
+            engine = await start(self._server.config)
+            self.address = engine.address
+            if engine.tasks is not None:
+                self.on_tasks(engine.tasks)
         except Exception as error:
             # Leases work without it: this must not end the node.
             logger.exception("Dask could not start")

@@ -2,7 +2,12 @@
 
 Two kinds of requests are here. A raylet asks for one of its peers (``PlaceLease``) and
 is answered with the node to ask; the control service asks for an actor, and the
-request itself is sent to the node. The choice is :mod:`rayshim.lineage.placement`'s.
+request itself is sent to the node. The choice is :mod:`rayshim.lineage.placement`'s,
+and :mod:`rayshim.lineage.stealing`'s for what waits at a node that cannot grant it.
+
+In a cluster each of them is a task of Dask's scheduler, from the question to the end
+of the lease (:mod:`.lease_engine`). Until Dask is there, in a session on one node, and
+should Dask ever fail, the same entries go the same ways without it.
 """
 
 from __future__ import annotations
@@ -10,68 +15,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rayshim.adapters.raylet import lease_reports
+from rayshim.adapters.raylet.lease_engine import Engine, Tasks
+from rayshim.adapters.raylet.lease_queue import LeaseEntry, LeaseQueue
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
-from rayshim.lineage import placement
+from rayshim.lineage import placement, stealing
 from rayshim.lineage.labels import rank
 from rayshim.lineage.leases import LIFE_HOPS
-from rayshim.lineage.resources import Units, describe, to_units
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.channels import ChannelServer
     from rayshim.adapters.raylet.groups import GroupService
     from rayshim.adapters.raylet.head_nodes import KnownNode, NodeDirectory
 
-#: Nodes that one explanation names.
-SHOWN_NODES = 8
-
-
-class _Entry:
-    """A request that is not granted."""
-
-    __slots__ = (
-        "asker",
-        "home",
-        "is_away",
-        "is_moving",
-        "need",
-        "request",
-        "sent_to",
-        "shape",
-        "since_s",
-    )
-
-    def __init__(
-        self, request: wire.RequestLease, asker: str, home: str, since_s: float
-    ) -> None:
-        self.request = request
-        self.need: Units = to_units(request.resources)
-        #: Node whose raylet asks; empty for an actor.
-        self.asker = asker
-        #: Node that is preferred.
-        self.home = home
-        #: The asking raylet may be the answer.
-        self.is_away = False
-        self.since_s = since_s
-        #: For an actor: where its request waits; empty while it is only here.
-        self.sent_to = ""
-        #: It was taken back there, to go elsewhere.
-        self.is_moving = False
-        self.shape = (
-            tuple(sorted(self.need.items())),
-            request.placement_group,
-            request.bundle_index,
-            tuple(request.nodes),
-            request.soft,
-            request.strategy,
-            tuple(tuple(one.items()) for one in request.labels),
-            asker,
-            home,
-        )
+#: Seconds after which a request that never came to its node is given up: its owner
+#: died, or needs it no more.
+ARRIVAL_S = 2.0
 
 
 class LeasePlacer:
-    """The unplaced demand of the cluster.
+    """The leases that go through the head, and the unplaced demand of the cluster.
 
     Args:
         server: The process of the control service.
@@ -82,37 +46,156 @@ class LeasePlacer:
 
     def __init__(self, server: ChannelServer, directory: NodeDirectory) -> None:
         self._server = server
-        self._nodes = directory
-        #: Lease id -> request, in order of arrival.
-        self._entries: dict[bytes, _Entry] = {}
+        self.nodes = directory
+        #: Whether nodes tell what becomes of what is placed.
+        self._is_followed = directory.is_cluster and not server.config.with_raylet
+        #: Lease id -> request that is not granted: it needs a node, waits at one that
+        #: cannot grant it, or is an actor's.
+        self._entries: dict[bytes, LeaseEntry] = {}
+        #: Lease id -> the others: sent to a node, or granted there.
+        self._placed: dict[bytes, LeaseEntry] = {}
+        self._queue = LeaseQueue()
+        #: Requests that a node was not heard of yet, in the order of sending.
+        self._travelling: dict[bytes, LeaseEntry] = {}
+        self._count = 0
+        #: Dask's scheduler, once it runs.
+        self.engine = Engine()
+        self.now = server.now
         #: Restarts of the control service so far.
         self.lives = 0
         #: ``on_refused(lease_id, reason, kind)``: an actor will never be placed.
         self.on_refused: Callable[[bytes, str, str], None]
         self._is_trying = False
+        #: The nodes that may get work, during one pass.
+        self._views: list[placement.View] | None = None
+        directory.on_joined.append(self._node_joined)
+        directory.on_told.append(self._node_told)
+        directory.on_status.append(self._node_changed)
         directory.on_room.append(self.retry)
         directory.on_died.append(self._node_died)
+
+    def attach(self, tasks: Tasks) -> None:
+        """Dask's scheduler is there: what is here becomes its tasks."""
+        tasks.decide, tasks.sent = self._decide, self._sent
+        tasks.on_ready = self._adopt_all
+        tasks.on_lost = self._tasks_lost
+        self.engine.tasks = tasks
+        with self.engine:
+            for node in self.nodes.alive():
+                self._node_joined(node)
+            self._adopt_all()
+
+    def _tasks_lost(self) -> None:
+        """Somebody restarted Dask's scheduler: it forgot nodes and leases."""
+        if self.engine.tasks is not None:
+            self._server.loop.call_soon(self.attach, self.engine.tasks)
+
+    def _adopt_all(self) -> None:
+        """Makes tasks of the entries whose node the scheduler knows by now."""
+        for entry in sorted(
+            [*self._entries.values(), *self._placed.values()],
+            key=lambda entry: entry.priority,
+        ):
+            self._adopt(entry)
+        self.retry()
+
+    def _adopt(self, entry: LeaseEntry) -> None:
+        tasks, lease_id = self.engine.tasks, entry.request.lease_id
+        if tasks is None or tasks.has(lease_id):
+            return
+        if entry.node and not tasks.has_node(entry.node):
+            return
+        with self.engine:
+            tasks.add(lease_id, entry.need, entry.priority, entry.request.label)
+            if entry.is_granted:
+                tasks.granted(lease_id)
+            elif entry.is_stuck:
+                tasks.stuck(lease_id)
 
     # From raylets.
 
     def ask(self, node_id: str, request: wire.RequestLease, is_away: bool) -> None:
         """A raylet cannot grant a request now."""
         lease_id = request.lease_id
-        known = self._entries.get(lease_id)
-        if known is not None and known.request.hops > request.hops:
+        known = self._find(lease_id)
+        if known is not None and not known.asker:
             return
-        entry = _Entry(request, node_id, node_id, self._server.now())
+        if known is not None and known.node == node_id and known.hops <= request.hops:
+            self._cannot_grant(known, request, is_away)
+            return
+        if known is not None and known.hops > request.hops:
+            if known.has_arrived or known.asker != node_id or not known.node:
+                return
+            # The answer was lost on the way.
+            self._forget(known)
+        elif known is not None:
+            self._forget(known)
+        entry = self._new(request, node_id, node_id)
         entry.is_away = is_away
+        if not is_away:
+            # It said that it has no room, whatever was heard of it before.
+            entry.left[node_id] = self._told_count(node_id)
         if known is not None:
-            entry.since_s = known.since_s
-        self._entries[lease_id] = entry
+            entry.since_s, entry.priority = known.since_s, known.priority
+        self._begin(entry)
+
+    def _cannot_grant(
+        self, entry: LeaseEntry, request: wire.RequestLease, is_away: bool
+    ) -> None:
+        """The node that a request was sent to asks for another one."""
+        node_id, lease_id = entry.node, request.lease_id
+        entry.request, entry.asker, entry.is_away = request, node_id, is_away
+        entry.hops = request.hops
+        entry.is_followed = entry.has_arrived = True
+        entry.is_granted = False
+        self._travelling.pop(lease_id, None)
+        if is_away:
+            # It holds the request no more, and may be the answer.
+            self._take_back(entry)
+            return
+        self._stuck(entry)
         self._try(entry)
+
+    def _stuck(self, entry: LeaseEntry) -> None:
+        lease_id = entry.request.lease_id
+        entry.is_stuck = True
+        entry.left[entry.node] = self._told_count(entry.node)
+        self._entries[lease_id] = entry
+        self._placed.pop(lease_id, None)
+        self._queue.add(entry)
+        with self.engine as tasks:
+            if tasks is not None and tasks.has(lease_id):
+                tasks.stuck(lease_id)
 
     def cancel(self, node_id: str, lease_id: bytes) -> None:
         """A raylet needs no answer any more."""
-        entry = self._entries.get(lease_id)
-        if entry is not None and entry.asker == node_id:
-            del self._entries[lease_id]
+        entry = self._find(lease_id)
+        if entry is None or entry.asker != node_id:
+            return
+        if not entry.is_followed:
+            self._forget(entry)
+        elif not entry.is_granted:
+            # It was granted or dropped there, as its next load will say.
+            self._settle(entry, node_id)
+
+    def _settle(self, entry: LeaseEntry, node_id: str) -> None:
+        """A request stays at a node after all."""
+        lease_id = entry.request.lease_id
+        entry.is_stuck = entry.is_moving = False
+        entry.has_arrived = True
+        self._travelling.pop(lease_id, None)
+        self._queue.remove(lease_id)
+        if entry.asker or entry.is_granted:
+            self._entries.pop(lease_id, None)
+            self._placed[lease_id] = entry
+        was_at, entry.node = entry.node, node_id
+        with self.engine as tasks:
+            if tasks is None or not tasks.has_node(node_id):
+                return
+            if not tasks.has(lease_id):
+                self._adopt(entry)
+            elif was_at != node_id:
+                tasks.move(lease_id, node_id)
 
     # From the actor service.
 
@@ -120,15 +203,18 @@ class LeasePlacer:
         """An actor needs an executor somewhere, best on the node ``home``."""
         # Else nodes may take it for a late copy of an earlier life's request.
         request.hops = self.lives * LIFE_HOPS
-        entry = _Entry(request, "", home, self._server.now())
-        self._entries[request.lease_id] = entry
-        self._try(entry)
+        known = self._find(request.lease_id)
+        if known is not None:
+            self._forget(known)
+        self._begin(self._new(request, "", home))
 
     def unplace(self, lease_id: bytes) -> None:
         """An actor needs none any more."""
-        entry = self._entries.pop(lease_id, None)
-        if entry is not None and entry.sent_to:
-            self._nodes.send(entry.sent_to, wire.CancelLease(lease_id))
+        entry = self._entries.get(lease_id)
+        if entry is not None:
+            self._forget(entry)
+            if entry.node:
+                self.nodes.send(entry.node, wire.CancelLease(lease_id))
 
     def knows(self, lease_id: bytes) -> bool:
         """Whether a request is under way."""
@@ -136,153 +222,344 @@ class LeasePlacer:
 
     def granted(self, node_id: str, lease_id: bytes) -> None:
         """An actor has its executor on a node."""
-        entry = self._entries.pop(lease_id, None)
-        if entry is not None and entry.sent_to not in ("", node_id):
+        entry = self._entries.get(lease_id)
+        if entry is not None and entry.node not in ("", node_id):
             # The grant was made for an earlier life of the control service.
-            self._nodes.send(entry.sent_to, wire.CancelLease(lease_id))
+            self.nodes.send(entry.node, wire.CancelLease(lease_id))
+        if entry is None:
+            return
+        if self._is_followed:
+            self._runs(entry, node_id)
+        else:
+            self._forget(entry)
 
     def rejected(self, node_id: str, lease_id: bytes, kind: str) -> bool:
         """Whether a request that a node rejected goes on elsewhere."""
         entry = self._entries.get(lease_id)
-        if entry is None or entry.sent_to != node_id:
+        if entry is None or entry.node != node_id:
             return True  # It was taken back, or was of an earlier life.
         if kind not in ("cancelled", "drained"):
-            del self._entries[lease_id]
+            self._forget(entry)
             return False
-        entry.sent_to = ""
-        entry.is_moving = False
-        self._try(entry)
+        self._take_back(entry)
         return True
+
+    def _take_back(self, entry: LeaseEntry) -> None:
+        """A request is at no node any more, and needs one."""
+        lease_id = entry.request.lease_id
+        entry.node = ""
+        entry.is_moving = entry.is_stuck = entry.has_arrived = False
+        self._travelling.pop(lease_id, None)
+        self._placed.pop(lease_id, None)
+        self._entries[lease_id] = entry
+        self._queue.add(entry)
+        with self.engine as tasks:
+            if tasks is not None and tasks.has(lease_id):
+                tasks.release(lease_id)
+        if not entry.node:
+            self._try(entry)
 
     # What changes.
 
     def retry(self) -> None:
         """Some node may have room now."""
-        if self._is_trying or not self._entries:
+        if self._is_trying:
             return
         self._is_trying = True
-        failed = set()
         try:
-            for lease_id, entry in list(self._entries.items()):
-                if entry.shape in failed or lease_id not in self._entries:
-                    continue
-                if not self._try(entry):
-                    failed.add(entry.shape)
+            self._give_up_lost()
+            if self._queue:
+                self._views = self._look_around()
+                self._queue.try_all(lambda lease_id: self._try(self._entries[lease_id]))
         finally:
             self._is_trying = False
+            self._views = None
+
+    def _give_up_lost(self) -> None:
+        """Forgets what should have come to its node long ago."""
+        limit_s = self.now() - ARRIVAL_S
+        while self._travelling:
+            entry = next(iter(self._travelling.values()))
+            if entry.sent_s > limit_s:
+                return
+            self._forget(entry)
+
+    def _node_joined(self, node: KnownNode) -> None:
+        if self.engine.tasks is not None:
+            is_usable = self.nodes.machine.is_usable(node.node_id)
+            self.engine.tasks.nodes.join(node.node_id, node.total, is_usable)
+
+    def _node_changed(self, node: KnownNode) -> None:
+        if self.engine.tasks is not None:
+            with self.engine as tasks:
+                is_usable = self.nodes.machine.is_usable(node.node_id)
+                if tasks is not None:
+                    tasks.nodes.set_usable(node.node_id, is_usable)
+
+    def _node_told(self, node: KnownNode, load: nodes.NodeLoad) -> None:
+        """A node says what became of what was placed there."""
+        node_id = node.node_id
+        for lease_id in load.arrived:
+            self._travelling.pop(lease_id, None)
+            entry = self._find(lease_id)
+            if entry is not None and entry.node == node_id:
+                entry.has_arrived = True
+        for lease_id in load.granted:
+            entry = self._find(lease_id)
+            if entry is None and self._is_followed:
+                # This head was restarted since, or it came very late.
+                entry = self._unknown(lease_id, node_id)
+            if entry is not None:
+                self._runs(entry, node_id)
+        for lease_id in load.waiting:
+            entry = self._entries.get(lease_id)
+            if entry is None or entry.asker or entry.node != node_id:
+                continue
+            if not entry.is_moving and not entry.is_stuck:
+                entry.has_arrived = True
+                self._stuck(entry)
+        for lease_id in load.ended:
+            entry = self._find(lease_id)
+            if entry is None or entry.node != node_id or not entry.has_arrived:
+                continue
+            if entry.asker or entry.is_granted:
+                self._forget(entry)
+        if self.engine.tasks is not None:
+            self.engine.tasks.nodes.told(node_id, node.total, node.free)
+
+    def _runs(self, entry: LeaseEntry, node_id: str) -> None:
+        """A node has granted a lease."""
+        if entry.is_granted and entry.node == node_id:
+            return
+        entry.is_granted = True
+        self._settle(entry, node_id)
+        with self.engine as tasks:
+            lease_id = entry.request.lease_id
+            if tasks is not None and tasks.has(lease_id):
+                tasks.granted(lease_id)
+
+    def _unknown(self, lease_id: bytes, node_id: str) -> LeaseEntry:
+        request = wire.RequestLease(lease_id, b"", "(granted before)", {}, {}, 0)
+        entry = self._new(request, node_id, node_id)
+        entry.node = node_id
+        return entry
 
     def _node_died(self, node: KnownNode, death: str) -> None:
-        for lease_id, entry in list(self._entries.items()):
-            if entry.asker == node.node_id:
-                del self._entries[lease_id]
-            elif entry.sent_to == node.node_id:
-                entry.sent_to = ""
-                entry.is_moving = False
+        node_id = node.node_id
+        for entry in [*self._entries.values(), *self._placed.values()]:
+            if entry.node == node_id:
+                if entry.asker or entry.is_granted:
+                    self._forget(entry)  # Its owner asks anew.
+                else:
+                    self._take_back(entry)
+            elif entry.asker == node_id and not entry.node:
+                self._forget(entry)
+        if self.engine.tasks is not None:
+            self.engine.tasks.nodes.left(node_id)
+
+    # Entries.
+
+    def _find(self, lease_id: bytes) -> LeaseEntry | None:
+        return self._entries.get(lease_id) or self._placed.get(lease_id)
+
+    def _new(self, request: wire.RequestLease, asker: str, home: str) -> LeaseEntry:
+        self._count += 1
+        return LeaseEntry(request, asker, home, self.now(), self._count)
+
+    def _begin(self, entry: LeaseEntry) -> None:
+        lease_id = entry.request.lease_id
+        self._entries[lease_id] = entry
+        self._queue.add(entry)
+        if not self._is_refused(entry):
+            self._adopt(entry)
+            if self.engine.tasks is None:
+                self._try(entry)
+
+    def _forget(self, entry: LeaseEntry) -> None:
+        """A lease is over, or goes on without the head."""
+        lease_id = entry.request.lease_id
+        self._entries.pop(lease_id, None)
+        self._placed.pop(lease_id, None)
+        self._travelling.pop(lease_id, None)
+        self._queue.remove(lease_id)
+        with self.engine as tasks:
+            if tasks is not None:
+                tasks.forget(lease_id)
 
     # Choosing.
 
-    def _try(self, entry: _Entry) -> bool:
-        """Whether something came of looking for a node."""
-        if entry.request.placement_group:
-            return self._try_group(entry)
-        request = entry.request
-        known = list(self._nodes.usable())
-        views = [
+    def _look_around(self) -> list[placement.View]:
+        """The nodes that may get work."""
+        tasks = self.engine.tasks
+        return [
             placement.View(node.node_id, node.total, node.available, node.labels)
-            for node in known
+            for node in self.nodes.usable()
+            if tasks is None or tasks.has_node(node.node_id)
         ]
-        if entry.asker and not entry.is_away:
-            # It said that it has none, whatever was heard of it before.
-            views = [one for one in views if one.node_id != entry.asker]
-        wish = placement.Wish(
-            entry.home,
-            request.nodes,
-            request.soft,
-            request.strategy == "SPREAD",
-            request.strategy == "AFFINITY",
-            request.labels,
-        )
-        choice = placement.choose(entry.need, views, wish)
-        if choice is None:
-            if self._is_hopeless(request):
-                self._refuse(entry, self._hopeless_text(request), "infeasible")
-                return True
-            if entry.asker or self._nodes.is_cluster or not known:
-                return False
-            # The only node there can be: it waits there, as all else does.
-            choice = placement.Choice(known[0].node_id, False)
-        if not choice.has_room and self._can_wait(entry):
-            return False
-        return self._send(entry, choice.node_id, entry.need)
 
-    def _can_wait(self, entry: _Entry) -> bool:
+    def _try(self, entry: LeaseEntry) -> bool:
+        """Whether something came of looking for a node."""
+        if self._is_refused(entry):
+            return True
+        lease_id, was_at = entry.request.lease_id, entry.node
+        if was_at:
+            node_id = self._decide_move(entry)
+            if not node_id:
+                return False
+            if not entry.asker:
+                # It may be granted there just now: the node says which it was.
+                entry.is_moving = True
+                self._queue.remove(lease_id)
+                return self.nodes.send(was_at, wire.CancelLease(lease_id))
+            with self.engine as tasks:
+                if tasks is not None and tasks.has(lease_id):
+                    tasks.move(lease_id, node_id)
+            if entry.node == was_at:
+                self._sent(lease_id, node_id)
+            return True
+        with self.engine as tasks:
+            if tasks is not None and tasks.has(lease_id):
+                tasks.wake(lease_id)
+                return bool(entry.node) or lease_id not in self._entries
+        node_id = self._decide(lease_id)
+        if node_id:
+            self._sent(lease_id, node_id)
+        return bool(node_id)
+
+    def _decide(self, lease_id: bytes) -> str:
+        """The node for a request that is at none; empty if it has to wait here."""
+        entry = self._find(lease_id)
+        if entry is None:
+            return ""
+        if entry.node:
+            return entry.node  # It is there, and the engine did not know.
+        entry.bundle, entry.takes_room = None, False
+        if entry.request.placement_group:
+            return self._decide_group(entry)
+        views = self._open_views(entry)
+        choice = placement.choose(entry.need, views, _wish(entry))
+        if choice is None:
+            if entry.asker or self.nodes.is_cluster or not views:
+                return ""
+            # The only node there can be: it waits there, as all else does.
+            choice = placement.Choice(views[0].node_id, False)
+        if not choice.has_room and self._can_wait(entry):
+            return ""
+        entry.takes_room = True
+        return choice.node_id
+
+    def _decide_move(self, entry: LeaseEntry) -> str:
+        """The node for a request that waits at one that cannot grant it."""
+        entry.bundle, entry.takes_room = None, False
+        if entry.request.placement_group:
+            return self._decide_group(entry)
+        hops = entry.moves if entry.asker else 0
+        views = self._open_views(entry)
+        entry.takes_room = True
+        return stealing.thief(entry.need, entry.node, hops, views, _wish(entry))
+
+    def _open_views(self, entry: LeaseEntry) -> list[placement.View]:
+        views = self._views if self._views is not None else self._look_around()
+        if not entry.left:
+            return views
+        if entry.asker and not entry.node and not entry.is_away:
+            views = [one for one in views if one.node_id != entry.asker]
+        told = {one: self._told_count(one) for one in entry.left}
+        return stealing.open_to(views, entry.left, told)
+
+    def _told_count(self, node_id: str) -> int:
+        node = self.nodes.find(node_id)
+        return node.told_count if node is not None else 0
+
+    def _can_wait(self, entry: LeaseEntry) -> bool:
         """Whether a request waits at a node already, if there is room nowhere."""
         if not entry.asker:
-            return bool(entry.sent_to)
-        asker = self._nodes.find(entry.asker)
+            return False
+        asker = self.nodes.find(entry.asker)
         if entry.is_away or asker is None:
             return False
         is_here = rank(entry.request.labels, asker.labels) >= 0
         return is_here and placement.fits(entry.need, asker.total)
 
-    def _try_group(self, entry: _Entry) -> bool:
+    def _decide_group(self, entry: LeaseEntry) -> str:
         request = entry.request
         group, index = request.placement_group, request.bundle_index
-        if self.groups.is_removed(group):
-            reason = f"the placement group of {request.label} was removed"
-            self._refuse(entry, reason, "removed")
-            return True
         places = self.groups.places(group)
         if index >= 0:
-            node_id = places.get(index)
-            if node_id is None or self._nodes.find(node_id) is None:
-                return False
-            return self._send(entry, node_id, {})
+            node_id = places.get(index, "")
+            if node_id == entry.node or self.nodes.find(node_id) is None:
+                return ""
+            return node_id
         best = ""
         for at, node_id in places.items():
-            node = self._nodes.find(node_id)
-            if node is None or (node_id == entry.asker and not entry.is_away):
+            node = self.nodes.find(node_id)
+            if node is None or node_id == entry.node:
+                continue
+            if node_id == entry.asker and not entry.is_away:
                 continue
             best = best or node_id
             node.refresh()
-            have = node.bundles.get((group, at), {})
-            if placement.fits(entry.need, have):
-                for name, units in entry.need.items():
-                    have[name] -= units
-                return self._send(entry, node_id, {})
-        if not best or (entry.asker and not entry.is_away) or entry.sent_to:
-            return False
-        return self._send(entry, best, {})
+            if placement.fits(entry.need, node.bundles.get((group, at), {})):
+                entry.bundle = (group, at)
+                return node_id
+        if (entry.asker and not entry.is_away) or entry.node:
+            return ""
+        return best
 
-    def _send(self, entry: _Entry, node_id: str, need: Units) -> bool:
-        request = entry.request
-        if entry.sent_to:
-            if entry.sent_to == node_id or entry.is_moving:
-                return False
-            entry.is_moving = True
-            cancel = wire.CancelLease(request.lease_id)
-            return self._nodes.send(entry.sent_to, cancel)
-        node = self._nodes.find(node_id)
+    def _sent(self, lease_id: bytes, node_id: str) -> None:
+        """A request goes to a node: tells it, or who asked."""
+        entry = self._find(lease_id)
+        if entry is None or entry.node == node_id:
+            return
+        node = self.nodes.find(node_id)
         assert node is not None
-        if need:
-            node.place(request.lease_id, need, self._server.now())
-        if entry.asker:
-            del self._entries[request.lease_id]
-            placed = nodes.LeasePlaced(request.lease_id, node.join.info.address)
-            self._nodes.send(entry.asker, placed)
-        else:
-            entry.sent_to = node_id
+        request, now = entry.request, self.now()
+        if entry.bundle is not None:
+            have = node.bundles[entry.bundle]
+            for name, units in entry.need.items():
+                have[name] -= units
+        elif entry.takes_room:
+            node.place(lease_id, entry.need, now)
+        self._queue.remove(lease_id)
+        entry.is_stuck = entry.is_moving = entry.has_arrived = False
+        entry.node, entry.sent_s = node_id, now
+        if not entry.asker:
             # Else it would be taken for a late copy where it was before.
             request.hops += 1
+            entry.hops = request.hops
             node.link.send(request)
+            return
+        self._entries.pop(lease_id, None)
+        if self._is_followed:
+            entry.hops = request.hops + (node_id != entry.asker)
+            entry.is_followed = entry.is_followed or node_id == entry.asker
+            self._placed[lease_id] = entry
+            self._travelling[lease_id] = entry
+        placed = nodes.LeasePlaced(lease_id, node.join.info.address)
+        self.nodes.send(entry.asker, placed)
+
+    # What can never be.
+
+    def _is_refused(self, entry: LeaseEntry) -> bool:
+        """Whether no node will ever take a request; then its asker is told."""
+        request = entry.request
+        if request.placement_group:
+            if not self.groups.is_removed(request.placement_group):
+                return False
+            reason = f"the placement group of {request.label} was removed"
+            self._refuse(entry, reason, "removed")
+            return True
+        if not self._is_hopeless(request):
+            return False
+        self._refuse(entry, self._hopeless_text(request), "infeasible")
         return True
 
-    def _refuse(self, entry: _Entry, reason: str, kind: str) -> None:
+    def _refuse(self, entry: LeaseEntry, reason: str, kind: str) -> None:
         lease_id = entry.request.lease_id
-        del self._entries[lease_id]
+        self._forget(entry)
         if entry.asker:
             refused = nodes.LeasePlaced(lease_id, "", reason, kind)
-            self._nodes.send(entry.asker, refused)
+            self.nodes.send(entry.asker, refused)
         else:
             self.on_refused(lease_id, reason, kind)
 
@@ -291,7 +568,7 @@ class LeasePlacer:
         return (
             bool(request.nodes)
             and not request.soft
-            and all(self._nodes.find(one) is None for one in request.nodes)
+            and all(self.nodes.find(one) is None for one in request.nodes)
         )
 
     def _hopeless_text(self, request: wire.RequestLease) -> str:
@@ -305,55 +582,24 @@ class LeasePlacer:
 
     def explain(self, lease_id: bytes) -> list[str]:
         """Why a request waits; empty if it is not here."""
-        entry = self._entries.get(lease_id)
-        if entry is None:
-            return []
-        request = entry.request
-        age = f"{self._server.now() - entry.since_s:.1f} s"
-        text = f"{request.label} waits for {age}: needs {describe(entry.need)}"
-        if request.placement_group:
-            return [f"{text} of {self.groups.describe(request.placement_group)}"]
-        if request.nodes and not request.soft:
-            text += f" on node {', '.join(one[:8] for one in request.nodes)}"
-        if request.labels:
-            wanted = " or ".join(str(one) for one in request.labels)
-            text += f" on a node with labels {wanted}"
-        return [f"{text}; {self.describe_nodes(entry.need)}"]
-
-    def describe_nodes(self, need: Units) -> str:
-        """What each node has of what is needed."""
-        parts, able = [], False
-        for node in self._nodes.alive():
-            able = able or placement.fits(need, node.total)
-            free = {name: node.free.get(name, 0) for name in need}
-            total = {name: node.total.get(name, 0) for name in need}
-            info = node.join.info
-            parts.append(
-                f"node {info.node_id[:8]} ({info.node_ip}) has free {describe(free)} "
-                f"of {describe(total)}"
-            )
-        more = len(parts) - SHOWN_NODES
-        shown = "; ".join(parts[:SHOWN_NODES]) or "the cluster has no node"
-        if more > 0:
-            shown += f"; and {more} more nodes"
-        if able:
-            return shown
-        return (
-            "no node of the cluster has that, so that it cannot start until one with "
-            f"enough joins: {shown}"
-        )
+        return lease_reports.explain(self, lease_id)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each request, by arrival."""
-        now = self._server.now()
-        return [
-            {
-                "lease_id": lease_id.hex(),
-                "label": entry.request.label,
-                "resources": entry.request.resources,
-                "asker": entry.asker,
-                "sent_to": entry.sent_to,
-                "seconds": now - entry.since_s,
-            }
-            for lease_id, entry in self._entries.items()
-        ]
+        """One row for each request that is not granted, by arrival."""
+        return lease_reports.rows(self)
+
+    def task_rows(self) -> list[dict[str, Any]]:
+        """One row for each lease task, by arrival."""
+        return lease_reports.task_rows(self)
+
+
+def _wish(entry: LeaseEntry) -> placement.Wish:
+    request = entry.request
+    return placement.Wish(
+        entry.home,
+        request.nodes,
+        request.soft,
+        request.strategy == "SPREAD",
+        request.strategy == "AFFINITY",
+        request.labels,
+    )

@@ -15,6 +15,7 @@ from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
+from rayshim.lineage.leases import LeaseState
 from rayshim.lineage.membership import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class HeadLink:
         self._kept_lines = 0
         #: What came since the last load.
         self._arrived: list[bytes] = []
+        #: Leases that the head has placed here -> what it was told of them last.
+        self._followed: dict[bytes, LeaseState] = {}
         timeout_s = float(server.config.settings.get("node_timeout_s", TIMEOUT_S))
         self._beat_s = min(BEAT_S, timeout_s / 5)
         self._told_s = -LOAD_S
@@ -150,6 +153,7 @@ class HeadLink:
         """The next load says so: it reckons with the request."""
         if self._connection is not None:
             self._arrived.append(lease_id)
+            self._followed[lease_id] = LeaseState.UNKNOWN
 
     def announce(self) -> None:
         """Tells the head again who this node is."""
@@ -185,6 +189,7 @@ class HeadLink:
             while self._kept:
                 connection.send(self._kept.popleft())
             self._kept_lines = 0
+            self._follow_all()
             self._tell()
             server.ask_head_again()
             await self._closed.wait()
@@ -212,5 +217,33 @@ class HeadLink:
         self._told_s = self._server.now()
         load = self._server.load_message()
         load.arrived, self._arrived = self._arrived, []
+        self._tell_followed(load)
         self._connection.send(load)
         self._arm(self._beat_s)
+
+    def _follow_all(self) -> None:
+        """The head may be a new one, which knows nothing of what it placed here."""
+        self._arrived.clear()
+        self._followed = {
+            lease_id: LeaseState.UNKNOWN
+            for lease_id, lease in self._server.raylet.leases.items()
+            if lease.request.hops or lease.request.fixed
+        }
+
+    def _tell_followed(self, load: nodes.NodeLoad) -> None:
+        """Adds what became of the leases that the head has placed here."""
+        leases = self._server.raylet.leases
+        for lease_id, told in list(self._followed.items()):
+            lease = leases.get(lease_id)
+            if lease is None:
+                del self._followed[lease_id]
+                load.ended.append(lease_id)
+                continue
+            state = lease.state
+            if state is told:
+                continue
+            self._followed[lease_id] = state
+            if state is LeaseState.GRANTED:
+                load.granted.append(lease_id)
+            elif state is LeaseState.WAITING and lease.request.fixed:
+                load.waiting.append(lease_id)

@@ -48,6 +48,7 @@ class KnownNode:
         "local",
         "number",
         "placed",
+        "told_count",
         "total",
     )
 
@@ -68,6 +69,8 @@ class KnownNode:
         self.local: Raylet | None = None
         #: The newest load; None until the first one.
         self.load: nodes.NodeLoad | None = None
+        #: Loads that were told so far.
+        self.told_count = 0
 
     @property
     def node_id(self) -> str:
@@ -94,6 +97,7 @@ class KnownNode:
     def told(self, load: nodes.NodeLoad, now: float) -> None:
         """Takes its own account."""
         self.load = load
+        self.told_count += 1
         self.available = to_units(load.available)
         for lease_id in load.arrived:
             self.placed.pop(lease_id, None)
@@ -139,6 +143,10 @@ class NodeDirectory:
         self.on_settled: list[Callable[[KnownNode], None]] = []
         #: Called with a node and why it died.
         self.on_died: list[Callable[[KnownNode, str], None]] = []
+        #: Called with a node and each load that it tells.
+        self.on_told: list[Callable[[KnownNode, nodes.NodeLoad], None]] = []
+        #: Called with a node that may get work, or may not, from now on.
+        self.on_status: list[Callable[[KnownNode], None]] = []
         #: Called when some node may have more room than before.
         self.on_room: list[Callable[[], None]] = []
         self._count = 0
@@ -254,9 +262,13 @@ class NodeDirectory:
         node.bundles = {
             (one.group, one.index): to_units(one.resources) for one in message.bundles
         }
+        for heard in self.on_told:
+            heard(node, message)
         if is_first:
             for told in self.on_settled:
                 told(node)
+        if commands:
+            self._status_changed(node)
         self.changed()
 
     def leaving(self, peer: Peer, message: nodes.LeaveCluster) -> None:
@@ -288,13 +300,21 @@ class NodeDirectory:
         node = self.known[node_id] = KnownNode(join, link, number)
         if known is not None:
             node.placed = known.placed
+            node.told_count = known.told_count
         return node
+
+    def _status_changed(self, node: KnownNode) -> None:
+        for told in self.on_status:
+            told(node)
 
     def _feed(self, event: ms.Event) -> None:
         for command in self.machine.handle(event, self._server.now()):
             if isinstance(command, ms.MournNode):
                 self._mourn(command)
             elif isinstance(command, ms.AnnounceNode):
+                node = self.known.get(command.node_id)
+                if node is not None:
+                    self._status_changed(node)
                 self.changed()
 
     def _mourn(self, command: ms.MournNode) -> None:

@@ -77,6 +77,7 @@ def _placed(server: NodeServer, message: nodes.LeasePlaced) -> None:
     if message.error:
         server.feed(ev.LeaseRefused(message.lease_id, message.error, message.kind))
     elif message.address == server.config.address:
+        server.head.arrived(message.lease_id)
         server.feed(ev.LeaseAdmitted(message.lease_id))
     else:
         server.feed(ev.LeaseSpilled(message.lease_id, message.address))

@@ -145,7 +145,9 @@ async def _serve(
         config.ready_fd = -1  # the number will be that of another file
     control = server.control
     if control is not None and config.settings.get("dask", "background") != "off":
-        delay_s = float(config.settings.get("dask_delay_s", DASK_DELAY_S))
+        # A head places leases with it, and its own start is over.
+        usual_s = DASK_DELAY_S if config.with_raylet else 0.0
+        delay_s = float(config.settings.get("dask_delay_s", usual_s))
         loop.call_later(delay_s, control.engine.start)
     await _end(config, server, await ended)
 

@@ -284,6 +284,8 @@ class NodeLoad(Struct, array_like=True, tag=101):
     primary_bytes: int = 0
     #: What a drain waits for, or why the last one was refused.
     drain_note: str = ""
+    #: Ids of actors' leases placed here that the node cannot grant now, each once.
+    waiting: list[bytes] = []
 
 
 class PlaceLease(Struct, array_like=True, tag=102):
