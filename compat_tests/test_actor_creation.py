@@ -314,3 +314,16 @@ def test_one_class_made_into_two_actor_classes():
         1,
         1,
     ]
+
+
+def test_an_actor_may_make_an_actor_of_its_own_class():
+    @ray.remote(num_cpus=0)
+    class Parent:
+        def make(self):
+            self.child = Parent.remote()
+            return ray.get(self.child.last.remote())
+
+        def last(self):
+            return 1
+
+    assert ray.get(Parent.remote().make.remote()) == 1

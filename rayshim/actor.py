@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cloudpickle
@@ -299,6 +300,7 @@ class ActorClass:
     def _from_class(cls, modified: type, options: ActorOptions) -> ActorClass:
         self = cls.__new__(cls)
         self._setup(modified, options)
+        _ = self._constructor, self._methods  # refuses what cannot be an actor
         return self
 
     def _setup(self, modified: type, options: ActorOptions) -> None:
@@ -307,10 +309,19 @@ class ActorClass:
         self._default_options = options
         self._record: FunctionRecord | None = None
         self._meta: HandleMeta | None = None
-        self._constructor = CallSignature.of(modified.__init__, skip_first=True)
-        self._methods = method_table(modified)
         self.__doc__ = modified.__doc__
         self.__module__ = modified.__module__
+
+    # Later than _setup(): a class that refers to itself is still empty while it is
+    # unpickled.
+
+    @cached_property
+    def _constructor(self) -> CallSignature:
+        return CallSignature.of(self._class.__init__, skip_first=True)
+
+    @cached_property
+    def _methods(self) -> dict[str, MethodInfo]:
+        return method_table(self._class)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
@@ -413,6 +424,7 @@ class ActorClass:
             place.strategy,
             list(place.labels),
             place.capture,
+            peer.namespace,
         )
         spec = m.TaskSpec(
             b"\xff" * 8 + actor_id,
