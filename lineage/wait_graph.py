@@ -12,7 +12,7 @@ computer systems", ACM Computing Surveys 4(3), 1972). Rules:
 3. An object is stuck if the call that makes it is: it runs and its own thread is
    stuck; or it waits for arguments that are stuck, for an actor of which every slot
    is taken by stuck calls, or for resources that do not fit beside those that stuck
-   holders have.
+   holders have. A placement group that waits for its bundles is such a request, too.
 4. A *deadlock* is a set of stuck things that are all waiting for one another: a
    strongly connected part of the graph, with a cycle.
 
@@ -29,6 +29,8 @@ from typing import NamedTuple
 #: A node of the graph: its kind and what it is about.
 Node = tuple[str, str | bytes, str | bytes | int]
 _Ask = Callable[[Node], bool]
+#: Before a placement group's id: the id of its wait for bundles, as if of a lease.
+GROUP_PREFIX = b"group"
 
 
 class Wait(NamedTuple):
@@ -92,6 +94,8 @@ class WaitingLease(NamedTuple):
     label: str
     need: Mapping[str, int]
     sources: tuple[Source, ...]
+    #: Id of the group's wait, for a request in a group that has no bundles yet.
+    behind: bytes = b""
 
 
 class ActorFact(NamedTuple):
@@ -271,6 +275,8 @@ class WaitGraph:
 
     def _lease_stuck(self, lease_id: bytes, _: object, ask: _Ask) -> bool:
         lease = self.leases.get(lease_id)
+        if lease is not None and lease.behind:
+            return ask(("lease", lease.behind, b""))
         if lease is None or not lease.sources:
             return False
         fits = False
@@ -380,13 +386,16 @@ class WaitGraph:
             if maker.kind == "arguments":
                 return f"{name}, which needs"
             if maker.kind == "lease":
-                return f"{name}, which waits to run"
+                what = "is pending" if not maker.task_id else "waits to run"
+                return f"{name}, which {what}"
             return name
         if kind == "call":
             return ", which runs and waits itself"
         if kind == "slots":
             return ", which cannot start: the calls that run there wait"
         lease = self.leases[bytes(subject)]  # type: ignore[arg-type]  # its id
+        if lease.behind:
+            return f"in placement group {lease.behind.hex()[10:22]}, which is pending"
         return f"(needs {_describe(lease.need)}, which those hold that wait)"
 
 

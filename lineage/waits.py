@@ -322,6 +322,8 @@ class WaitDetector:
             if actor.lease_id:
                 ask_node("lease", actor.lease_id)
         for lease in graph.leases.values():
+            if lease.behind:
+                ask_node("lease", lease.behind)
             for source in lease.sources:
                 for holder in source.holders:
                     ask(holder.address, 1, b"")

@@ -1,7 +1,7 @@
 """The control service's part for waits: finds those that can never end.
 
 Loaded by the first wait that lasts. In a cluster, requests that wait for resources
-count as moving: another node may have room, or join.
+count as moving if a node that joins might help them (:mod:`.wait_facts`).
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from rayshim.adapters.raylet.wait_facts import LeaseFacts
 from rayshim.adapters.wire import node_messages as wire
+from rayshim.adapters.wire.why_payloads import Facts, Question
 from rayshim.lineage import waits
 from rayshim.lineage.actors import ActorState
-from rayshim.lineage.leases import LeaseState
-from rayshim.lineage.raylet import Raylet
-from rayshim.lineage.resources import CPU, ResourceSet, Units
 from rayshim.lineage.wait_graph import (
     ActorFact,
-    Holder,
     Maker,
     Process,
-    Source,
     Wait,
     WaitingLease,
 )
@@ -49,7 +48,9 @@ class WaitService:
         assert server.control is not None
         self._control = server.control
         self.machine = waits.WaitDetector()
+        self._facts = LeaseFacts(self._control, self._driver)
         self._timer: asyncio.TimerHandle | None = None
+        self._looks: set[asyncio.Task[None]] = set()
 
     def report(self, peer: Peer, message: wire.WaitReport) -> None:
         """A process tells how it waits."""
@@ -95,12 +96,34 @@ class WaitService:
 
     # Facts of the node.
 
-    def _look(self, command: waits.AskNode) -> waits.NodeAnswered:
-        leases = {
-            lease_id: fact
-            for lease_id in command.lease_ids
-            if (fact := self._lease(lease_id)) is not None
-        }
+    def _look(self, command: waits.AskNode) -> waits.NodeAnswered | None:
+        raylet = getattr(self._server, "raylet", None)
+        if command.lease_ids and self._server.config.listen_ip:
+            task = self._server.loop.create_task(self._look_far(command))
+            self._looks.add(task)
+            task.add_done_callback(self._looks.discard)
+            return None
+        leases = {}
+        for lease_id in command.lease_ids if raylet is not None else ():
+            fact = self._facts.local(raylet, lease_id)
+            if fact is not None:
+                leases[lease_id] = fact
+        return self._node_said(command, leases)
+
+    async def _look_far(self, command: waits.AskNode) -> None:
+        """Asks the nodes of the cluster first."""
+        question = Question(facts_of=list(command.lease_ids))
+        nodes = list(self._control.nodes.alive())
+        answers = await asyncio.gather(
+            *(self._control.why.ask(node.link.send, question) for node in nodes)
+        )
+        told = [msgspec.msgpack.decode(one, type=Facts) for one in answers if one]
+        leases = self._facts.of_cluster(command.lease_ids, told)
+        self._feed(self._node_said(command, leases))
+
+    def _node_said(
+        self, command: waits.AskNode, leases: dict[bytes, WaitingLease]
+    ) -> waits.NodeAnswered:
         actors = {actor_id: self._actor(actor_id) for actor_id in command.actor_ids}
         drivers = {
             job_id: address
@@ -108,42 +131,6 @@ class WaitService:
             if (address := self._driver(job_id))
         }
         return waits.NodeAnswered(command.look, leases, actors, drivers)
-
-    def _lease(self, lease_id: bytes) -> WaitingLease | None:
-        raylet = getattr(self._server, "raylet", None)
-        if raylet is None or self._server.config.listen_ip:
-            return None
-        lease = raylet.leases.get(lease_id)
-        if lease is None or lease.state is not LeaseState.WAITING:
-            return None
-        request = lease.request
-        sources = tuple(
-            Source(one.total, tuple(self._holders(raylet, one)))
-            for one in raylet._sources(request.group, request.bundle)
-        )
-        return WaitingLease(request.label, request.need, sources)
-
-    def _holders(self, raylet: Raylet, source: ResourceSet) -> list[Holder]:
-        holders = []
-        for lease in raylet.leases.values():
-            if lease.source is source and lease.allocation is not None:
-                units: Units = dict(lease.allocation.units)
-                units[CPU] = units.get(CPU, 0) - lease.allocation.lent_cpu
-                address = lease.executor.address if lease.executor else ""
-                kind = "actor" if lease.request.fixed else "task"
-                holders.append(Holder(address, units, kind))
-        if source is raylet.resources:
-            groups = self._control.groups.machine.groups
-            for group_id, bundles in raylet.groups.items():
-                group = groups.get(group_id)
-                if group is None or group.is_detached:
-                    continue
-                address = self._driver(group.job_id)
-                holders += [
-                    Holder(address, dict(bundle.allocation.units), "group")
-                    for bundle in bundles.values()
-                ]
-        return holders
 
     def _actor(self, actor_id: bytes) -> ActorFact:
         actor = self._control.actors.machine.actors.get(actor_id)

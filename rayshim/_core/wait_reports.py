@@ -11,20 +11,24 @@ import asyncio
 import functools
 import itertools
 import sys
+import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
 from rayshim._core import current
 from rayshim._core.actor_calls import HandleCount
 from rayshim._core.calls import CallRecord
+from rayshim._core.group_waits import GroupWait
 from rayshim._core.lanes import AsyncLane, ThreadLane
 from rayshim.adapters.wire import node_messages as n
 from rayshim.lineage.actor_calls import ActorState
 from rayshim.lineage.references import ObjectEntry
+from rayshim.lineage.wait_graph import GROUP_PREFIX
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
@@ -196,18 +200,20 @@ class WaitReports:
 
     @staticmethod
     def _program_waits() -> bool:
-        """Whether the main thread of a driver can do nothing at the moment."""
-        ident = threading.main_thread().ident
-        frame = sys._current_frames().get(ident or 0)
-        while frame is not None:
-            # Our own wait, or a join with a thread that waits in its place.
-            name = frame.f_globals.get("__name__", "")
-            if name in ("rayshim._core.blocking", "threading"):
-                return True
-            if not name.startswith("rayshim."):
+        """Whether the program of a driver can do nothing at the moment.
+
+        Its main thread waits, and so does every thread that runs code of the program:
+        it may be about to kill, cancel or remove something. What libraries do in
+        threads of theirs does not count.
+        """
+        main = threading.main_thread().ident
+        here = threading.get_ident()
+        for ident, frame in sys._current_frames().items():
+            if not _waits(frame) and (
+                ident == main or (ident != here and _is_of_program(frame))
+            ):
                 return False
-            frame = frame.f_back
-        return False
+        return True
 
     # -- what runs here ------------------------------------------------------------
 
@@ -289,6 +295,11 @@ class WaitReports:
             task = entry.task
             if isinstance(task, HandleCount):
                 makings.append(self._creation(object_id, task))
+            elif entry.value is None and isinstance(task, GroupWait):
+                label = f"placement group {task.group_id.hex()[:12]}"
+                making = n.Making(object_id, b"", "lease", label)
+                making.lease_ids = [GROUP_PREFIX + task.group_id]
+                makings.append(making)
             elif entry.value is None and isinstance(task, CallRecord):
                 makings.append(self._making(object_id, task))
         return makings
@@ -346,6 +357,31 @@ class WaitReports:
             if entry is not None and entry.value is None:
                 making.objects.append(ref._bytes)
                 making.owners.append(entry.owner or self._peer.address)
+
+
+def _waits(frame: FrameType | None) -> bool:
+    """Whether a thread is in a wait of ours, or in one for another thread."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name in ("rayshim._core.blocking", "threading"):
+            return True
+        if not name.startswith("rayshim."):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _is_of_program(frame: FrameType | None) -> bool:
+    """Whether a thread runs code that is no library's."""
+    paths = sysconfig.get_paths()
+    libraries = tuple({paths[name] for name in ("stdlib", "purelib", "platlib")})
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        is_ours = name.startswith("rayshim.") or name == "rayshim"
+        if not is_ours and not frame.f_code.co_filename.startswith((*libraries, "<")):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def of(peer: Peer) -> WaitReports:
