@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rayshim.adapters.wire import node_messages as nodes
-from rayshim.adapters.wire.codec import Message
+from rayshim.adapters.wire.codec import ENCODER, Message
 from rayshim.lineage import membership as ms
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import Units, to_units
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a request may take to the node that it was placed on.
 ARRIVAL_S = 1.0
+#: Seconds between two tables that tell of nodes that joined: each goes to everybody.
+ANNOUNCE_S = 0.05
 
 
 class NodeLink(Protocol):
@@ -151,6 +153,9 @@ class NodeDirectory:
         self.on_room: list[Callable[[], None]] = []
         self._count = 0
         self._dead: dict[str, nodes.NodeInfo] = {}
+        self._announced_s = -ANNOUNCE_S
+        #: Somebody joined of whom nobody was told.
+        self._is_unannounced = False
 
     # What is known.
 
@@ -241,7 +246,7 @@ class NodeDirectory:
                 self._dismiss(peer.connection, command)
                 continue
             node = self._admit(message, peer.connection)
-            self._announce()
+            self._announce_soon()
             for told in self.on_joined:
                 told(node)
             self.changed()
@@ -342,12 +347,28 @@ class NodeDirectory:
             told(node, command.death)
         self.changed()
 
+    def _announce_soon(self) -> None:
+        """Tells at once, but together of many that join together."""
+        wait_s = self._announced_s + ANNOUNCE_S - self._server.now()
+        if wait_s <= 0:
+            self._announce()
+        elif not self._is_unannounced:
+            self._is_unannounced = True
+            self._server.loop.call_later(wait_s, self._announce_late)
+
+    def _announce_late(self) -> None:
+        if self._is_unannounced:
+            self._announce()
+
     def _announce(self) -> None:
         """Tells nodes and peers who is there."""
+        self._announced_s = self._server.now()
+        self._is_unannounced = False
         table = self.table()
+        data = ENCODER.encode(table)
         for peer in list(self._server.peers.values()):
             if peer.role != "raylet" or peer.node_id:
-                peer.connection.send(table)
+                peer.connection.send_encoded(data)
         for node in self.alive():
             if node.node_id == self._server.config.node_id:
                 node.link.send(table)

@@ -75,9 +75,13 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: Message) -> None:
         """Sends a message with the next batch; dropped if the peer is gone."""
+        if self._transport is not None:
+            self.send_encoded(ENCODER.encode(message))
+
+    def send_encoded(self, data: bytes) -> None:
+        """The same for a message that goes to many and was encoded once."""
         if self._transport is None:
             return
-        data = ENCODER.encode(message)
         out = self._out
         if not out:
             self._loop.call_soon(self.flush)
