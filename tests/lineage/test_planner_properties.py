@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from hypothesis import HealthCheck, Phase, given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from growing_cluster import GrowingCluster
@@ -21,131 +24,154 @@ from rayshim.lineage.labels import matches
 from rayshim.lineage.node_groups import Launching, NodeGroup
 from rayshim.lineage.placement_groups import STRATEGIES
 
+T = TypeVar("T")
 NOW = 10_000.0
 #: Random cases of one plan; those of whole clusters are plans by the dozen.
 CASES = 1_000
-
-amounts = st.fixed_dictionaries(
-    {},
-    optional={
-        "CPU": st.sampled_from([0.5, 1, 2, 4]),
-        "GPU": st.sampled_from([0.4, 0.5, 1, 2]),
-        "disk": st.just(1),
-    },
-)
-whole_amounts = st.fixed_dictionaries(
-    {"CPU": st.sampled_from([1, 2, 4])},
-    optional={"GPU": st.sampled_from([1, 2]), "disk": st.just(1)},
-)
-selectors = st.sampled_from([{}, {}, {}, {"zone": "a"}, {"zone": "!a"}])
+CLUSTERS = 100
 
 
-@st.composite
-def node_groups(draw: st.DrawFn) -> list[NodeGroup]:
-    count = draw(st.integers(1, 3))
+class Pick(Protocol):
+    """Draws one of several; drawn by hypothesis, a failing case shrinks."""
+
+    def __call__(self, options: Sequence[T], /) -> T: ...
+
+
+@dataclasses.dataclass
+class Situation:
+    """What a plan is made of."""
+
+    demand: Demand
+    groups: list[NodeGroup]
+    launching: list[Launching]
+    draining: set[str]
+
+
+def several(pick: Pick, most: int, make: Callable[[Pick], T]) -> list[T]:
+    return [make(pick) for _ in range(pick(range(most + 1)))]
+
+
+def any_amounts(pick: Pick) -> dict[str, float]:
+    found = {
+        "CPU": pick([0, 0.5, 1, 2, 4]),
+        "GPU": pick([0, 0, 0, 0.4, 0.5, 1, 2]),
+        "disk": pick([0, 0, 0, 1]),
+    }
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def whole_amounts(pick: Pick) -> dict[str, float]:
+    found = {
+        "CPU": pick([1, 2, 4]),
+        "GPU": pick([0, 0, 1, 2]),
+        "disk": pick([0, 0, 1]),
+    }
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def any_shape(pick: Pick) -> ShapeDemand:
+    return ShapeDemand(
+        any_amounts(pick),
+        pick([1, 2, 3, 5, 12]),
+        labels=pick([{}, {}, {}, {"zone": "a"}, {"zone": "!a"}]),
+        oldest_s=pick([0.0, 20.0]),
+    )
+
+
+def any_gangs(pick: Pick) -> list[GangDemand]:
+    return [
+        GangDemand(
+            f"{number:04x}",
+            pick(STRATEGIES),
+            (whole_amounts(pick), *several(pick, 3, whole_amounts)),
+            oldest_s=pick([0.0, 5.0]),
+        )
+        for number in range(pick([0, 1, 2]))
+    ]
+
+
+def any_groups(pick: Pick) -> list[NodeGroup]:
     found = []
-    for number in range(count):
-        resources = {"CPU": draw(st.sampled_from([1, 2, 4, 8]))}
-        if draw(st.booleans()):
-            resources["GPU"] = draw(st.sampled_from([1, 2, 4]))
-        if draw(st.booleans()):
-            resources["disk"] = draw(st.sampled_from([1, 2]))
-        max_nodes = draw(st.integers(0, 6))
+    for number in range(pick([1, 2, 3])):
+        resources = {
+            "CPU": pick([1, 2, 4, 8]),
+            "GPU": pick([0, 0, 1, 2, 4]),
+            "disk": pick([0, 1, 2]),
+        }
+        max_nodes = pick(range(7))
         found.append(
             NodeGroup(
                 f"group{number}",
-                resources,
-                labels=draw(st.sampled_from([{}, {"zone": "a"}, {"zone": "b"}])),
-                min_nodes=draw(st.integers(0, min(2, max_nodes))),
+                {name: amount for name, amount in resources.items() if amount},
+                labels=pick([{}, {"zone": "a"}, {"zone": "b"}]),
+                min_nodes=min(pick([0, 0, 1, 2]), max_nodes),
                 max_nodes=max_nodes,
-                warm_nodes=draw(st.sampled_from([0, 0, 1, 2])),
-                upscaling_speed=draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])),
-                cold_start_s=draw(st.sampled_from([0.0, 20.0])),
-                price=draw(st.sampled_from([None, 1.0, 3.0])),
+                warm_nodes=pick([0, 0, 1, 2]),
+                upscaling_speed=pick([0.0, 0.5, 1.0, 3.0]),
+                cold_start_s=pick([0.0, 20.0]),
+                price=pick([None, 1.0, 3.0]),
             )
         )
     return found
 
 
-shapes = st.builds(
-    ShapeDemand,
-    amounts,
-    st.integers(1, 12),
-    labels=selectors,
-    oldest_s=st.sampled_from([0.0, 20.0]),
-)
-
-
-@st.composite
-def gangs(draw: st.DrawFn) -> GangDemand:
-    number = draw(st.integers(0, 99))
-    return GangDemand(
-        f"{number:04x}",
-        draw(st.sampled_from(STRATEGIES)),
-        tuple(draw(st.lists(whole_amounts, min_size=1, max_size=4))),
-        oldest_s=draw(st.sampled_from([0.0, 5.0])),
-    )
-
-
-@st.composite
-def nodes(draw: st.DrawFn, groups: list[NodeGroup]) -> list[NodeFacts]:
+def any_nodes(pick: Pick, groups: list[NodeGroup]) -> list[NodeFacts]:
     found = []
-    for number in range(draw(st.integers(0, 8))):
-        group = draw(st.sampled_from([*groups, None]))
+    for number in range(pick(range(9))):
+        group = pick([*groups, None])
         total = {"CPU": 4.0} if group is None else dict(group.resources)
-        used = draw(st.booleans())
-        share = draw(st.sampled_from([0.25, 0.5, 1.0]))
+        share = pick([0, 0, 0.25, 0.5, 1.0])
+        labels = {}
+        if group is not None:
+            labels = {**group.labels, NODE_GROUP_LABEL: group.name}
         found.append(
             NodeFacts(
                 f"{number:08x}",
                 "" if group is None else group.name,
                 total,
-                {name: amount * (1 - share * used) for name, amount in total.items()},
-                labels={}
-                if group is None
-                else {**group.labels, NODE_GROUP_LABEL: group.name},
-                idle_s=0.0 if used else draw(st.sampled_from([0.0, 10.0, 61.0])),
-                is_draining=draw(st.sampled_from([False, False, False, True])),
-                is_pinned=draw(st.sampled_from([False, False, True])),
-                sole_copies_bytes=draw(st.integers(0, 3)),
+                {name: amount * (1 - share) for name, amount in total.items()},
+                labels=labels,
+                idle_s=0.0 if share else pick([0.0, 10.0, 61.0]),
+                is_draining=pick([False, False, False, True]),
+                is_pinned=pick([False, False, True]),
+                sole_copies_bytes=pick([0, 1, 2]),
             )
         )
     return found
 
 
-@st.composite
-def situations(
-    draw: st.DrawFn,
-) -> tuple[Demand, list[NodeGroup], list[Launching], set[str]]:
-    groups = draw(node_groups())
-    there = draw(nodes(groups))
+def any_situation(pick: Pick) -> Situation:
+    groups = any_groups(pick)
+    there = any_nodes(pick, groups)
     demand = Demand(
         "life",
         NOW,
         nodes=tuple(there),
-        leases=tuple(draw(st.lists(shapes, max_size=3))),
-        gangs=tuple(
-            draw(st.lists(gangs(), max_size=2, unique_by=lambda one: one.group_id))
-        ),
-        requested=tuple(draw(st.lists(whole_amounts, max_size=3))),
+        leases=tuple(several(pick, 3, any_shape)),
+        gangs=tuple(any_gangs(pick)),
+        requested=tuple(several(pick, 3, whole_amounts)),
     )
     names = [group.name for group in groups]
-    launching = [
-        Launching(draw(st.sampled_from(names)), NOW - draw(st.sampled_from([1, 90])))
-        for _ in range(draw(st.integers(0, 3)))
-    ]
-    draining = {
-        one.node_id for one in there if draw(st.sampled_from([False, False, True]))
-    }
-    return demand, groups, launching, draining
+    launching = several(
+        pick, 3, lambda pick: Launching(pick(names), NOW - pick([1, 90]))
+    )
+    draining = {one.node_id for one in there if pick([False, False, True])}
+    return Situation(demand, groups, launching, draining)
 
 
-many = settings(
-    phases=(Phase.explicit, Phase.generate, Phase.shrink),
-    max_examples=CASES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@st.composite
+def drawn(draw: st.DrawFn, make: Callable[[Pick], T]) -> T:
+    return make(lambda options: draw(st.sampled_from(options)))
+
+
+def from_seed(seed: int) -> Pick:
+    return random.Random(seed).choice
+
+
+def few(cases: int) -> settings:
+    return settings(
+        max_examples=cases, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
 
 def could_hold(
@@ -157,12 +183,24 @@ def could_hold(
     )
 
 
-@many
-@given(situations())
-def test_no_plan_breaks_a_rule(
-    situation: tuple[Demand, list[NodeGroup], list[Launching], set[str]],
-) -> None:
-    demand, groups, launching, draining = situation
+@pytest.mark.parametrize("start", range(0, CASES, 250))
+def test_no_plan_breaks_a_rule(start: int) -> None:
+    for seed in range(start, start + 250):
+        try:
+            check_plan(any_situation(from_seed(seed)))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@few(100)
+@given(drawn(any_situation))
+def test_no_drawn_plan_breaks_a_rule(situation: Situation) -> None:
+    check_plan(situation)
+
+
+def check_plan(case: Situation) -> None:
+    demand, groups = case.demand, case.groups
+    launching, draining = case.launching, case.draining
 
     made = plan(demand, groups, now=NOW, launching=launching, draining=draining)
 
@@ -275,23 +313,23 @@ def check_that_it_settles(
     raise AssertionError("the same facts lead to ever new plans")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    node_groups(),
-    st.lists(shapes, max_size=3),
-    st.lists(gangs(), max_size=2, unique_by=lambda one: one.group_id),
-    st.lists(whole_amounts, max_size=2),
-)
-def test_a_cluster_grows_to_its_demand_and_shrinks_back(
-    groups: list[NodeGroup],
-    leases: list[ShapeDemand],
-    wanted: list[GangDemand],
-    requested: list[dict[str, float]],
-) -> None:
+@pytest.mark.parametrize("start", range(0, CLUSTERS, 25))
+def test_a_cluster_grows_to_its_demand_and_shrinks_back(start: int) -> None:
+    for seed in range(start, start + 25):
+        try:
+            check_cluster(from_seed(seed))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def check_cluster(pick: Pick) -> None:
+    groups = any_groups(pick)
     cluster = GrowingCluster(groups)
-    cluster.leases = [dataclasses.replace(one, oldest_s=0.0) for one in leases]
-    cluster.gangs = list(wanted)
-    cluster.requested = tuple(requested)
+    cluster.leases = [
+        dataclasses.replace(one, oldest_s=0.0) for one in several(pick, 3, any_shape)
+    ]
+    cluster.gangs = any_gangs(pick)
+    cluster.requested = tuple(several(pick, 2, whole_amounts))
 
     cluster.run()
 
