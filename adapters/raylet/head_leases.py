@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet import lease_reports
+from rayshim.adapters.raylet.head_wishes import is_awaited, refusal_of, wish_of
 from rayshim.adapters.raylet.lease_engine import Engine, Tasks
 from rayshim.adapters.raylet.lease_queue import LeaseEntry, LeaseQueue
 from rayshim.adapters.wire import messages as wire
@@ -436,8 +437,10 @@ class LeasePlacer:
         entry.bundle, entry.takes_room = None, False
         if entry.request.placement_group:
             return self._decide_group(entry)
+        if is_awaited(entry, self.nodes):
+            return ""
         views = self._open_views(entry)
-        choice = placement.choose(entry.need, views, _wish(entry))
+        choice = placement.choose(entry.need, views, wish_of(entry))
         if choice is None:
             if entry.asker or self.nodes.is_cluster or not views:
                 return ""
@@ -453,10 +456,12 @@ class LeasePlacer:
         entry.bundle, entry.takes_room = None, False
         if entry.request.placement_group:
             return self._decide_group(entry)
+        if is_awaited(entry, self.nodes):
+            return ""
         hops = entry.moves if entry.asker else 0
         views = self._open_views(entry)
         entry.takes_room = True
-        return stealing.thief(entry.need, entry.node, hops, views, _wish(entry))
+        return stealing.thief(entry.need, entry.node, hops, views, wish_of(entry))
 
     def _open_views(self, entry: LeaseEntry) -> list[placement.View]:
         views = self._views if self._views is not None else self._look_around()
@@ -549,10 +554,10 @@ class LeasePlacer:
             reason = f"the placement group of {request.label} was removed"
             self._refuse(entry, reason, "removed")
             return True
-        if not self._is_hopeless(request):
-            return False
-        self._refuse(entry, self._hopeless_text(request), "infeasible")
-        return True
+        reason = refusal_of(entry, self.nodes)
+        if reason:
+            self._refuse(entry, reason, "infeasible")
+        return bool(reason)
 
     def _refuse(self, entry: LeaseEntry, reason: str, kind: str) -> None:
         lease_id = entry.request.lease_id
@@ -562,21 +567,6 @@ class LeasePlacer:
             self.nodes.send(entry.asker, refused)
         else:
             self.on_refused(lease_id, reason, kind)
-
-    def _is_hopeless(self, request: wire.RequestLease) -> bool:
-        """A hard wish for nodes of which none is left (ids are never used again)."""
-        return (
-            bool(request.nodes)
-            and not request.soft
-            and all(self.nodes.find(one) is None for one in request.nodes)
-        )
-
-    def _hopeless_text(self, request: wire.RequestLease) -> str:
-        names = ", ".join(one[:8] for one in request.nodes)
-        return (
-            f"{request.label} must run on node {names}, which is dead or was never "
-            "part of this cluster; use soft=True to let it run elsewhere then"
-        )
 
     # For people.
 
@@ -591,15 +581,3 @@ class LeasePlacer:
     def task_rows(self) -> list[dict[str, Any]]:
         """One row for each lease task, by arrival."""
         return lease_reports.task_rows(self)
-
-
-def _wish(entry: LeaseEntry) -> placement.Wish:
-    request = entry.request
-    return placement.Wish(
-        entry.home,
-        request.nodes,
-        request.soft,
-        request.strategy == "SPREAD",
-        request.strategy == "AFFINITY",
-        request.labels,
-    )

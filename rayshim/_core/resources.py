@@ -81,7 +81,7 @@ class Place(NamedTuple):
     #: Hex ids of nodes to choose from, and whether others will do.
     nodes: tuple[str, ...] = ()
     soft: bool = True
-    #: "", "SPREAD" or "AFFINITY" (rather wait for ``nodes`` than run elsewhere).
+    #: "", "SPREAD" or what :mod:`rayshim.lineage.affinity` names.
     strategy: str = ""
     #: Label selectors in order of preference.
     labels: tuple[dict[str, str], ...] = ()
@@ -116,8 +116,9 @@ def place_of(
     elif hasattr(strategy, "rayshim_reject"):
         known = peer.nodes.alive_ids() or [peer.node_id]
         reject = strategy.rayshim_reject(known)
-        if peer.nodes.nodes and strategy.node_id in known:
-            nodes, soft, kind = (strategy.node_id,), strategy.soft, "AFFINITY"
+        if strategy.node_id.lower() in known:
+            nodes, soft = (strategy.node_id.lower(),), strategy.soft
+            kind = strategy.rayshim_kind()
     elif not (
         hasattr(strategy, "rayshim_labels") or hasattr(strategy, "placement_group")
     ):
@@ -151,9 +152,7 @@ def _select_labels(
     if not selectors:
         return ()
     selectors += [
-        choice["label_selector"]
-        for choice in options.fallback_strategy or ()
-        if choice.get("label_selector")
+        choice.get("label_selector") or {} for choice in options.fallback_strategy or ()
     ]
     if peer.control_address:
         return tuple(selectors)

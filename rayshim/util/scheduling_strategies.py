@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rayshim.lineage.affinity import FAIL, WAIT
 from rayshim.lineage.ids import NodeID
 from rayshim.lineage.labels import ANY_VALUE
 from rayshim.util.placement_group import PlacementGroup
@@ -90,8 +91,8 @@ class NodeAffinitySchedulingStrategy:
     def rayshim_kind(self) -> str:
         """What a full node means: wait for it, fail, or (empty) go elsewhere."""
         if self._fail_on_unavailable:
-            return "AFFINITY_OR_FAIL"
-        return "" if self._spill_on_unavailable else "AFFINITY"
+            return FAIL
+        return "" if self._spill_on_unavailable else WAIT
 
 
 class In:
