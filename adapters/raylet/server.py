@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from rayshim.adapters.raylet.draining import Drain
     from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
     from rayshim.adapters.raylet.pull_service import PullService
-    from rayshim.adapters.raylet.store_service import StoreService
+    from rayshim.adapters.raylet.refusals import refused_here
+from rayshim.adapters.raylet.store_service import StoreService
 
 logger = logging.getLogger(__name__)
 
@@ -362,8 +363,9 @@ class NodeServer(ChannelServer):
 
     def _request_lease(self, peer: Peer, message: wire.RequestLease) -> None:
         need = to_units(message.resources)
-        if any(units < 0 for units in need.values()):
-            reason = f"negative resources: {message.resources}"
+        node_id, free = self.config.node_id, self.raylet.resources
+        reason = refused_here(message, need, node_id, free, self._labels)
+        if reason:
             rejected = wire.LeaseRejected(message.lease_id, reason, "infeasible")
             peer.connection.send(rejected)
             return
