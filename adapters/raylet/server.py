@@ -18,6 +18,7 @@ from rayshim.adapters.raylet.head_link import Head, HeadLink, LocalHead, LocalNo
 from rayshim.adapters.raylet.local_requests import LocalRequests
 from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
+from rayshim.adapters.raylet.refusals import refused_here
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from rayshim.adapters.raylet.draining import Drain
     from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
     from rayshim.adapters.raylet.pull_service import PullService
-    from rayshim.adapters.raylet.refusals import refused_here
-from rayshim.adapters.raylet.store_service import StoreService
+    from rayshim.adapters.raylet.store_service import StoreService
 
 logger = logging.getLogger(__name__)
 
