@@ -36,11 +36,9 @@ from harness import time_limit  # noqa: E402  (its folder is in the path only no
 BACKENDS = ("ray", "rayshim", "dask")
 #: Modules beside this one that have cases, in the order of the table.
 MODULES = (
-    "blocking",
-    "lease_latency",
+    "waiting",
+    "placing",
     "groups",
-    "imbalance",
-    "fairness",
     "pending",
     "fifty_nodes",
     "simulated",
@@ -114,11 +112,11 @@ def case(
     return register
 
 
-def on_dask(name: str) -> Callable[[Function], Function]:
-    """Make the decorated function what a case, known already, does on stock Dask."""
+def on(backend: str, name: str) -> Callable[[Function], Function]:
+    """Make the decorated function what a case, known already, does on a back end."""
 
     def register(function: Function) -> Function:
-        CASES[name].functions["dask"] = function
+        CASES[name].functions[backend] = function
         return function
 
     return register
