@@ -15,12 +15,14 @@ import sys
 import time
 import tracemalloc
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cases
 from cases import Line, case
-from rayshim.adapters.wire import messages as wire
-from simulated_world import Work, World
+from first_calls import quantile
+
+if TYPE_CHECKING:
+    from simulated_world import Work
 
 #: Simulated seconds before anything is counted, and that are counted.
 WARM_UP_S, COUNTED_S = 2.0, 5.0
@@ -57,11 +59,6 @@ class Growth:
     join_bytes: int
 
 
-def quantile(values: list[float], share: float) -> float:
-    """The value below which a share of them is; 0 without values."""
-    return sorted(values)[int(share * (len(values) - 1))] if values else 0.0
-
-
 def measure(nodes: int, *, work: Work | None = None, **options: Any) -> Growth:
     """Run a cluster of a size.
 
@@ -70,6 +67,9 @@ def measure(nodes: int, *, work: Work | None = None, **options: Any) -> Growth:
         work: what owners do.
         **options: of `World`.
     """
+    # Late: the other back ends do not have rayshim.
+    from simulated_world import Work, World
+
     gc.collect()
     # Else the head would pay for collecting what the model made.
     gc.disable()
@@ -114,6 +114,9 @@ def head_memory(nodes: int, pending: int) -> tuple[int, int]:
         nodes: how many joined.
         pending: requests that no node can grant, of 100 classes.
     """
+    from rayshim.adapters.wire import messages as wire
+    from simulated_world import World
+
     gc.collect()
     tracemalloc.start()
     world = World(nodes, cost_s=1e-5)
@@ -194,6 +197,8 @@ def simulated(ray: Any) -> dict[str, float]:
 
 def main() -> int:
     """Print the table."""
+    from simulated_world import Work
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--load", type=float, default=Work.load, help="busy share")
