@@ -437,7 +437,7 @@ class ActorService:
             holder=_HOLDER + command.actor_id.hex(),
             retriable=spec.max_restarts != 0,
         )
-        self._control.placer.place(request, self._home_of(spec.owner))
+        self._control.place_actor(request, self._home_of(spec.owner))
 
     def _home_of(self, owner: str) -> str:
         """The node of an actor's owner."""
@@ -460,7 +460,7 @@ class ActorService:
         lease = wire.BindLease(
             _lease_of(command.actor_id, command.incarnation),
             registration.job_id,
-            registration.namespace,
+            registration.job_namespace or registration.namespace,
             registration.resources,
             cargo.gpu_ids,
             registration.env_vars,

@@ -381,6 +381,7 @@ class GroupService:
                     self._feed(ev.BundlesRemoved(command.group))
                 else:
                     self._nodes.broadcast(nodes.FreeBundles(command.group))
+                    self._give_back(command.group)
             else:
                 if self._waiters:
                     self._report(command.group)
@@ -403,6 +404,15 @@ class GroupService:
                 command.attempt,
             )
         )
+
+    def _give_back(self, group_id: bytes) -> None:
+        """Reckons with what nodes will have, so that the next group need not wait."""
+        group = self.machine.groups[group_id]
+        for index, node_id in group.places.items():
+            node = self._nodes.find(node_id)
+            if node is not None:
+                for name, units in group.bundles[index].items():
+                    node.available[name] = node.available.get(name, 0) + units
 
     def _report(self, group_id: bytes) -> None:
         state = self.machine.groups[group_id].state

@@ -465,6 +465,8 @@ class RegisterActor(Struct, array_like=True, tag=66):
     labels: list[dict[str, str]] = []
     #: As in BindLease.
     capture_group: bool = False
+    #: Namespace of its job, in which it looks for names; empty: its own.
+    job_namespace: str = ""
 
 
 class StartActor(Struct, array_like=True, tag=67):
