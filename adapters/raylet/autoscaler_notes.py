@@ -53,6 +53,11 @@ class AutoscalerNotes:
         #: What each driver was told, by its address.
         self._told: dict[str, set[str]] = {}
 
+    @property
+    def is_active(self) -> bool:
+        """Whether an autoscaler reports."""
+        return self._server.now() - self._came_s < VALID_S
+
     def take(self, payload: bytes) -> None:
         """A report came."""
         self._report = msgspec.msgpack.decode(payload, type=Report)

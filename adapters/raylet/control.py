@@ -17,6 +17,7 @@ from rayshim.adapters.raylet.engine_service import EngineService
 from rayshim.adapters.raylet.groups import Deferred, GroupService
 from rayshim.adapters.raylet.head_leases import LeasePlacer
 from rayshim.adapters.raylet.head_nodes import NodeDirectory
+from rayshim.adapters.raylet.infeasible import Infeasible
 from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
@@ -105,6 +106,7 @@ class ControlService:
         self.placer.on_refused = self.actors.refused
         self.nodes.on_settled.append(self.groups.settled)
         self._why: WhyService | None = None
+        self.infeasible = Infeasible(self, server)
         self._autoscaler_notes: AutoscalerNotes | None = None
         self.engine = EngineService(server, self.respond)
         self.engine.on_tasks = self.placer.attach
@@ -119,6 +121,10 @@ class ControlService:
 
         def request(server: Any, peer: Peer, message: wire.Request) -> None:
             self.request(peer, message)
+
+        def lease(server: Any, peer: Peer, message: wire.RequestLease) -> None:
+            server._request_lease(peer, message)
+            self.infeasible.look(message)
 
         def actor(server: Any, peer: Peer, message: Any) -> None:
             self.actors.message(peer, message)
@@ -148,6 +154,8 @@ class ControlService:
             wire.Request: request,
             **dict.fromkeys(self.actors.kinds(), actor),
             nodes.WaitReport: wait,
+            # In a session on one node requests come to the node in this process.
+            **({wire.RequestLease: lease} if self._server.config.with_raylet else {}),
             WhyTold: why_told,
             nodes.JoinNode: joined,
             nodes.NodeLoad: loaded,
@@ -340,6 +348,15 @@ class ControlService:
             lines += self.actors.explain(actor_id, now)
         return lines
 
+    def _place_lease(self, node_id: str, message: nodes.PlaceLease) -> None:
+        self.placer.ask(node_id, message.request, message.is_away)
+        self.infeasible.look(message.request)
+
+    def place_actor(self, request: wire.RequestLease, home: str) -> None:
+        """An actor needs an executor somewhere, best on the node ``home``."""
+        self.placer.place(request, home)
+        self.infeasible.look(request)
+
     @property
     def why(self) -> WhyService:
         """Puts explanations together; made at the first question."""
@@ -389,14 +406,14 @@ class ControlService:
         kind = msgspec.msgpack.decode(message.payload, type=State).kind
         now = self._server.now()
         if kind == "actors":
-            return self.actors.rows()
+            return self.infeasible.actor_rows(self.actors.rows())
         if kind == "leases":
             local = self._raylet(kind)
             return explain.lease_rows(local.raylet, now, local.backlogs)
         if kind in ("executors", "workers"):
             return explain.executor_rows(self._raylet(kind).raylet, now)
         if kind == "demand":
-            return self.placer.rows()
+            return self.infeasible.demand_rows(self.placer.rows())
         if kind == "lease_tasks":
             return self.placer.task_rows()
         if kind == "autoscaler":
@@ -404,7 +421,7 @@ class ControlService:
         if kind == "nodes":
             return self._nodes(peer, message)
         if kind == "placement_groups":
-            return self.groups.rows()
+            return self.infeasible.group_rows(self.groups.rows())
         raise ValueError(f"there is no state of kind {kind!r}")
 
     def _end(self, peer: Peer, message: wire.Request) -> None:
@@ -461,9 +478,7 @@ _FROM_NODE: dict[type, Callable[[ControlService, str, Any], None]] = {
     wire.ActorExiting: lambda self, node_id, message: self.actors.exiting(message),
     wire.LogLines: _C._log_lines,
     nodes.OwnersDied: lambda self, node_id, message: self.nodes.broadcast(message),
-    nodes.PlaceLease: lambda self, node_id, message: self.placer.ask(
-        node_id, message.request, message.is_away
-    ),
+    nodes.PlaceLease: _C._place_lease,
     nodes.CancelPlacement: lambda self, node_id, message: self.placer.cancel(
         node_id, message.lease_id
     ),
