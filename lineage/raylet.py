@@ -14,8 +14,9 @@ comes back, with more hops than before). Four rules always hold:
 1. The sum of what leases and bundles hold plus what is available is the total.
 2. An executor serves one lease at a time, and after its first lease only the same
    job and environment.
-3. Requests of one shape are granted in arrival order; a request that fits is
-   granted past one that does not fit.
+3. Requests of one class are granted in arrival order, classes and jobs have their
+   shares (:mod:`.shares`), and a request that fits is granted past one that does not
+   fit, unless that one has waited for long.
 4. Nothing is granted that needs a resource of which less than that is available.
 
 Any event may come twice or late: lease ids are made by the requester and a finished
@@ -27,13 +28,12 @@ that needs no executor, and leases inside a group draw on its bundles.
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from rayshim.lineage import bundles, spillback
+from rayshim.lineage import asking_back, bundles, granting, spillback
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.executors import ExecutorSet
 from rayshim.lineage.lease_events import Command, LeaseRequested
@@ -48,11 +48,11 @@ from rayshim.lineage.leases import (
     Reservation,
     Shape,
     grant,
-    is_same_class,
     remember,
     removed,
 )
 from rayshim.lineage.resources import CPU, UNITS, ResourceSet, Units
+from rayshim.lineage.shares import Shares, WaitingShape
 from rayshim.lineage.transitions import InvalidTransition, Story
 
 #: Executors that die before their first report, in a row, after which requests fail.
@@ -94,8 +94,9 @@ class Raylet:
         self.leases: dict[bytes, Lease] = {}
         #: Holder -> ids of its leases, in order of request.
         self._held: dict[str, dict[bytes, None]] = {}
-        #: Shape -> leases in WAITING and reservations, by arrival; none is empty.
-        self._waiting: dict[Shape, deque[Lease | Reservation]] = {}
+        #: Shape -> leases in WAITING and reservations; none is empty.
+        self._waiting: dict[Shape, WaitingShape] = {}
+        self.shares = Shares(resources.total)
         #: Exactly the leases in STARTING, by grant of their resources.
         self._starting: dict[bytes, Lease] = {}
         #: Exactly the leases in GRANTED that are not fixed, by grant.
@@ -111,9 +112,8 @@ class Raylet:
         #: Group -> its reservation that waits.
         self._reservations: dict[bytes, Reservation] = {}
         self._removed_groups: OrderedDict[bytes, int] = OrderedDict()
-        #: Counts the reservations that were met.
-        self._reserved = 0
-        self._arrivals = 0
+        #: Requests and reservations so far.
+        self.arrivals = 0
         self._failed_starts = 0
         self._story = Story()
 
@@ -161,8 +161,8 @@ class Raylet:
             return [removed(event)]
         if self.is_draining and event.fixed:
             return [spillback.drained(event)]
-        self._arrivals += 1
-        lease = Lease(event, self._arrivals, now)
+        self.arrivals += 1
+        lease = Lease(event, self.arrivals, now)
         self._finished.pop(event.lease_id, None)
         self.leases[event.lease_id] = lease
         self._held.setdefault(event.holder, {})[event.lease_id] = None
@@ -178,11 +178,26 @@ class Raylet:
         return self._request(event, now)
 
     def demand(self) -> Iterator[tuple[str, Units, int]]:
-        """What waits here: label of the first, need and count of each shape."""
+        """What waits here for the node: label of the first, need, count of each shape.
+
+        What waits in bundles is not part of it.
+        """
         for queue in self._waiting.values():
-            head = queue[0]
-            if isinstance(head, Lease):
-                yield head.request.label, head.request.need, len(queue)
+            head = queue.first()
+            if isinstance(head, Lease) and not head.request.group:
+                yield head.request.label, head.request.need, queue.backlog()
+
+    def backlogs(self) -> dict[bytes, int]:
+        """Lease id -> calls queued for its class, told with its first id only."""
+        seen: dict[int, bytes] = {}
+        for lease_id, lease in self.leases.items():
+            if lease.share is not None:
+                seen.setdefault(id(lease.share), lease_id)
+        return {
+            lease_id: share.backlog
+            for lease_id in seen.values()
+            if (share := self.leases[lease_id].share) is not None and share.backlog
+        }
 
     def has_bundle(self, group: bytes, index: int) -> bool:
         """Whether a bundle of a group (-1: any) is on this node."""
@@ -277,6 +292,7 @@ class Raylet:
         if lease.request.fixed:
             # Actors hold their resources for life, as Ray's do.
             return []
+        self.shares.lend(lease, event.blocked)
         if not event.blocked:
             lease.source.reclaim_cpu(lease.allocation)
             return []
@@ -326,40 +342,33 @@ class Raylet:
 
     def _time_passed(self, event: ev.TimePassed, now: float) -> list[Command]:
         again = spillback.look_again(self, now)
-        return again + self.executors.expire(now) + self._fork(now)
+        # What a request guarded may be free for others now.
+        return again + self.executors.expire(now) + self._schedule(now)
 
     # Scheduling.
 
     def _schedule(self, now: float) -> list[Command]:
-        """Grants what fits, by arrival; asks holders back for what does not."""
+        """Grants what fits, by rank; asks holders back for what does not."""
         commands: list[Command] = []
-        seen = -1
-        # A group reserved in one pass may let older requests in it go in the next.
-        while self._waiting and seen != self._reserved:
-            seen = self._reserved
-            heads = [(queue[0].number, shape) for shape, queue in self._waiting.items()]
-            heapq.heapify(heads)
-            while heads:
-                _, shape = heads[0]
-                queue = self._waiting[shape]
-                if not self._try_grant(queue[0], commands, now):
-                    heapq.heappop(heads)
-                    continue
-                queue.popleft()
-                if queue:
-                    heapq.heapreplace(heads, (queue[0].number, shape))
-                else:
-                    del self._waiting[shape]
-                    heapq.heappop(heads)
+        while self._waiting:
+            # Ranks change with each grant, and a group's bundles let others go.
+            for waiter in granting.candidates(self, now):
+                if self._try_grant(waiter, commands, now):
+                    break
+            else:
+                break
         if self._waiting:
-            commands += self._ask_back()
+            commands += asking_back.ask_back(self, now)
         return commands + self._fork(now)
 
     def _try_grant(
         self, waiter: Lease | Reservation, commands: list[Command], now: float
     ) -> bool:
         if isinstance(waiter, Reservation):
-            return bundles.try_reserve(self, waiter, commands)
+            if not bundles.try_reserve(self, waiter, commands):
+                return False
+            self._leave_queue(waiter)
+            return True
         request = waiter.request
         for source in self._sources(request.group, request.bundle):
             allocation = source.acquire(request.need)
@@ -367,12 +376,13 @@ class Raylet:
                 break
         else:
             return False
+        self._leave_queue(waiter)
         waiter.allocation = allocation
         waiter.source = source
         waiter.since_s = now
-        waiter.asked.clear()
         waiter.state = LeaseState.STARTING
         self._starting[request.lease_id] = waiter
+        self.shares.took(waiter, now)
         if waiter.is_asked_elsewhere:
             commands += spillback.ask_no_more(self, waiter)
         executor = self.executors.take(request)
@@ -389,32 +399,6 @@ class Raylet:
             return [bundles[bundle].resources] if bundle in bundles else []
         return [bundles[index].resources for index in sorted(bundles)]
 
-    def _ask_back(self) -> Iterator[Command]:
-        """Asks once, for each first request of a shape, what would help it."""
-        for queue in self._waiting.values():
-            head = queue[0]
-            request: LeaseRequested | None = None
-            if isinstance(head, Reservation):
-                need, sources = head.need, self._sources(b"", -1)
-            else:
-                request = head.request
-                need = request.need
-                sources = self._sources(request.group, request.bundle)
-            for source in sources:
-                if not source.is_feasible(need):
-                    continue
-                missing = source.missing(need)
-                for lease_id, lease in self._reclaimable.items():
-                    if (
-                        lease.source is source
-                        and lease_id not in head.asked
-                        and lease.allocation is not None
-                        and not missing.keys().isdisjoint(lease.allocation.units)
-                        and not (request and is_same_class(request, lease.request))
-                    ):
-                        head.asked.add(lease_id)
-                        yield ev.AskBack(lease_id, lease.request.holder)
-
     def _bind(self, lease: Lease, executor: Executor, now: float) -> Command:
         lease_id = lease.request.lease_id
         del self._starting[lease_id]
@@ -423,6 +407,7 @@ class Raylet:
         lease.since_s = now
         if not lease.request.fixed:
             self._reclaimable[lease_id] = lease
+            self.shares.may_ask(lease)
         self.executors.bind(executor, lease, now)
         return grant(lease)
 
@@ -448,6 +433,8 @@ class Raylet:
         self._reclaimable.pop(request.lease_id, None)
         if lease.allocation is not None and lease.source is not None:
             lease.source.release(lease.allocation)
+            self.shares.gave(lease, now)
+        self.shares.forget(lease)
         lease.executor = None
         lease.state = LeaseState.FINISHED
         del self.leases[request.lease_id]
@@ -461,13 +448,31 @@ class Raylet:
         return executor
 
     def _enqueue(self, waiter: Lease | Reservation) -> None:
-        self._waiting.setdefault(waiter.shape, deque()).append(waiter)
+        queue = self._waiting.setdefault(waiter.shape, WaitingShape())
+        queue.count += 1
+        if isinstance(waiter, Reservation):
+            queue.reservation = waiter
+            return
+        share = self.shares.wait(waiter)
+        queue.classes.setdefault(share.key, share)
 
     def _leave_queue(self, waiter: Lease | Reservation) -> None:
         queue = self._waiting[waiter.shape]
-        queue.remove(waiter)
-        if not queue:
+        queue.count -= 1
+        if isinstance(waiter, Reservation):
+            queue.reservation = None
+        else:
+            share = self.shares.wait_no_more(waiter)
+            if not share.waiting:
+                del queue.classes[share.key]
+        if not queue.count:
             del self._waiting[waiter.shape]
+
+    def _told(self, event: ev.BacklogTold, now: float) -> list[Command]:
+        share = self.leases[event.lease_id].share
+        if share is not None:
+            share.backlog = event.backlog
+        return []
 
     def _lease_state(self, lease_id: bytes) -> LeaseState:
         lease = self.leases.get(lease_id)
@@ -487,6 +492,7 @@ _LEASE_EVENTS = frozenset(
         ev.LeaseReturned,
         ev.LeaseShrunk,
         ev.LeaseKilled,
+        ev.BacklogTold,
     )
 )
 _EXECUTOR_EVENTS = frozenset((ev.ExecutorReady, ev.ExecutorExited, ev.ExecutorBlocked))
@@ -527,6 +533,12 @@ _TABLE: dict[tuple[Enum | None, type], _Method] = {
     (_L.UNKNOWN, ev.LeaseShrunk): _R._ignore,
     (_L.GRANTED, ev.LeaseShrunk): _R._shrink,
     (_L.FINISHED, ev.LeaseShrunk): _R._ignore,
+    (_L.UNKNOWN, ev.BacklogTold): _R._ignore,
+    (_L.FINISHED, ev.BacklogTold): _R._ignore,
+    **{
+        (state, ev.BacklogTold): _R._told
+        for state in (_L.WAITING, _L.STARTING, _L.GRANTED, _L.FORWARDED)
+    },
     (_L.UNKNOWN, ev.LeaseKilled): _R._ignore,
     (_L.WAITING, ev.LeaseKilled): _R._cancel,
     (_L.FORWARDED, ev.LeaseKilled): _R._cancel,
