@@ -112,8 +112,7 @@ class Raylet:
         #: Group -> its reservation that waits.
         self._reservations: dict[bytes, Reservation] = {}
         self._removed_groups: OrderedDict[bytes, int] = OrderedDict()
-        #: Requests and reservations so far.
-        self.arrivals = 0
+        self._arrivals = 0
         self._failed_starts = 0
         self._story = Story()
 
@@ -161,8 +160,8 @@ class Raylet:
             return [removed(event)]
         if self.is_draining and event.fixed:
             return [spillback.drained(event)]
-        self.arrivals += 1
-        lease = Lease(event, self.arrivals, now)
+        self._arrivals += 1
+        lease = Lease(event, self._arrivals, now)
         self._finished.pop(event.lease_id, None)
         self.leases[event.lease_id] = lease
         self._held.setdefault(event.holder, {})[event.lease_id] = None
@@ -198,6 +197,11 @@ class Raylet:
             for lease_id in seen.values()
             if (share := self.leases[lease_id].share) is not None and share.backlog
         }
+
+    @property
+    def arrivals(self) -> int:
+        """Requests and reservations so far."""
+        return self._arrivals
 
     def has_bundle(self, group: bytes, index: int) -> bool:
         """Whether a bundle of a group (-1: any) is on this node."""
