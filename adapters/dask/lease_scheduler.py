@@ -70,6 +70,8 @@ class LeaseScheduler(NodeScheduler):
         """The worker that a task goes to."""
         if is_lease(ts):
             return self.workers.get(self.decide_node(str(ts.key)))
+        if all(is_node(ws) for ws in self.running):
+            return None  # Else a task with loose restrictions would take a node.
         found = super().decide_worker_non_rootish(ts)
         return None if found is not None and is_node(found) else found
 
