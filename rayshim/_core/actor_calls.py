@@ -388,6 +388,7 @@ class ActorCaller:
         with peer.lock:
             client = self.client(register.actor_id, register.class_name)
             self._creations[register.actor_id] = creation
+            peer.watch_pending()
             if counted:
                 object_id = handle_object_id(register.actor_id)
                 entry = peer.objects.table.own(object_id)

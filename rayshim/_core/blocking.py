@@ -125,7 +125,7 @@ def _wait_long(
 
 def _warn(peer: Peer, missing: Sequence[ObjectEntry], warn_s: float) -> None:
     waiting = [entry for entry in missing if entry.value is None]
-    if waiting:
+    if waiting and not _is_explained(peer, waiting[0]):
         logger.warning(
             "waiting for %d of %d objects for %.1f s. %s",
             len(waiting),
@@ -133,6 +133,17 @@ def _warn(peer: Peer, missing: Sequence[ObjectEntry], warn_s: float) -> None:
             warn_s,
             reason(peer, waiting[0], waited_s=warn_s),
         )
+
+
+def _is_explained(peer: Peer, entry: ObjectEntry) -> bool:
+    """Whether it was said before why the call of a value does not begin."""
+    task: Any = entry.task
+    scheduling = getattr(task, "scheduling", None)
+    if scheduling is None or task.slot is not None or task.missing:
+        return False
+    is_known = scheduling.key in peer.explained
+    peer.explained.add(scheduling.key)
+    return is_known
 
 
 def handlers(peer: Peer) -> dict[type, Callable[[Channel, Any], None]]:

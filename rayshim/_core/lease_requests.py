@@ -31,6 +31,7 @@ class LeaseRequests:
         lease_id = os.urandom(16)
         scheduling.requested[lease_id] = time.monotonic()
         self._classes[lease_id] = scheduling
+        self._peer.watch_pending()
         self._send(self._peer.raylet, scheduling, lease_id, 0)
 
     def take(self, lease_id: bytes) -> SchedulingClass | None:

@@ -41,6 +41,7 @@ from rayshim.settings import Settings
 
 if TYPE_CHECKING:
     from rayshim._core.executor import Executor
+    from rayshim._core.pending_notices import PendingNotices
     from rayshim._core.wait_reports import WaitReports
 
 #: How often a process that holds shared objects looks for dropped references.
@@ -149,6 +150,10 @@ class Peer:
         self.loops = LoopMailboxes()
         #: What is told of waits, from the first on that lasts.
         self.wait_reports: WaitReports | None = None
+        #: Scheduling classes and actors of which it was explained why they wait.
+        self.explained: set[Any] = set()
+        self._notices: PendingNotices | None = None
+        self._looks_at_pending = role != "driver" or settings.pending_warn_s <= 0
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
         self.nodes = NodeDirectory(self)
         self.store_client = StoreClient(self)
@@ -457,6 +462,23 @@ class Peer:
     def unique(self) -> bytes:
         """Eight bytes that no other call of this job has."""
         return (next(self._unique) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+
+    def watch_pending(self) -> None:
+        """Something was asked for: explain it if nothing comes (under the lock)."""
+        if self._looks_at_pending:
+            return
+        self._looks_at_pending = True
+
+        def look() -> None:
+            from rayshim._core.pending_notices import LOOKS, PendingNotices
+
+            if self._notices is None:
+                self._notices = PendingNotices(self)
+            self._looks_at_pending = not self.ended and self._notices.look()
+            if self._looks_at_pending:
+                self.reactor.call_later(self.settings.pending_warn_s / LOOKS, look)
+
+        self.reactor.call_later(self.settings.pending_warn_s, look)
 
     def arm_sweep(self) -> None:
         """Look for dropped references soon, as something larger hangs on them."""
