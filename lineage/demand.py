@@ -54,6 +54,10 @@ class GangDemand:
     name: str = ""
     oldest_s: float = 0.0
     is_infeasible: bool = False
+    #: Label of which all its nodes must have the same value; empty: none.
+    topology: str = ""
+    #: That value, if some of its bundles are placed.
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
+from rayshim.lineage import bundle_placement
 from rayshim.lineage.demand import NODE_GROUP_LABEL, Demand, GangDemand, NodeFacts
 from rayshim.lineage.labels import matches
 from rayshim.lineage.node_groups import Launching, NodeGroup
@@ -22,6 +24,7 @@ from rayshim.lineage.node_slots import (
     fits_bundle,
     match,
 )
+from rayshim.lineage.placement import View
 from rayshim.lineage.resources import GPU, Units, to_units
 
 #: Seconds after which a request for GPUs that seems to fit a node is taken at its word
@@ -123,6 +126,26 @@ class Supply:
 
         What the nodes that are there can hold is not put on new ones.
         """
+        if not gang.topology:
+            return self._place_whole(gang)
+        for value in [gang.domain] if gang.domain else self._values(gang.topology):
+            where = {gang.topology: value}
+            labels = tuple({**one.selector, **where} for one in bundles_of(gang))
+            placed = self._place_whole(replace(gang, topology="", labels=labels))
+            if placed is not None:
+                return placed
+        return None
+
+    def _values(self, label: str) -> list[str]:
+        """All values of a label, those of nodes that are there first."""
+        labels = [slot.labels for slot in self.slots]
+        labels += [shape.labels for shape in self.shapes.values()]
+        return list(dict.fromkeys(one[label] for one in labels if label in one))
+
+    def _place_whole(self, gang: GangDemand) -> Supply | None:
+        trial = self.trial()
+        if trial._place_near(gang):
+            return trial
         bundles = by_size(bundles_of(gang))
         trial = self.trial()
         near = [slot for slot in trial.slots if slot.node_id not in gang.placed_on]
@@ -136,9 +159,39 @@ class Supply:
             if not is_placed:
                 # First fit may fail where a node for each bundle would do.
                 trial = self.trial()
-                near = list(trial.slots)
-                is_placed = trial._spread_strictly(bundles, near)
+                is_placed = trial._spread_strictly(bundles, list(trial.slots))
         return trial if is_placed else None
+
+    def _place_near(self, gang: GangDemand) -> bool:
+        """Whether the cluster's own placement puts it on the nodes that are there."""
+        views = [
+            View(str(place), slot.total, slot.free, slot.labels)
+            for place, slot in enumerate(self.slots)
+        ]
+        bundles = bundles_of(gang)
+        homes = [
+            str(place)
+            for node_id in gang.placed_on
+            for place, slot in enumerate(self.slots)
+            if slot.node_id == node_id
+        ]
+        found = bundle_placement.place(
+            bundle_placement.Needs(
+                {index: bundle.need for index, bundle in enumerate(bundles)},
+                gang.strategy,
+                {index: bundle.selector for index, bundle in enumerate(bundles)},
+            ),
+            views,
+            dict(enumerate(homes, len(bundles))),
+        )
+        if found is None:
+            return False
+        for index, name in found.nodes.items():
+            slot = self.slots[int(name)]
+            if not fits_bundle(slot, bundles[index]):
+                return False  # The parts of its GPUs that are free are different ones.
+            _put(slot, [bundles[index]])
+        return True
 
     def _pack_tight(
         self, bundles: list[Bundle], homes: list[Slot], near: list[Slot], is_bound: bool

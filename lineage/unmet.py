@@ -18,7 +18,7 @@ def no_fit(
     """A request that no group and no node could ever hold."""
     selectors = [shape.labels, *shape.fallback_labels]
     text = _misfit(to_units(shape.resources), selectors, shapes)
-    return Unmet(kind, _name(shape), count, f"{_name(shape)}: {text}")
+    return Unmet(kind, shape.label, count, f"{_name(shape)}: {text}")
 
 
 def limited(
@@ -30,7 +30,7 @@ def limited(
         f"{_name(shape)}: {count} x {amounts} wait until others give back, "
         f"{_limits(groups)}; raise max_nodes to have them sooner"
     )
-    return Unmet(kind, _name(shape), count, text)
+    return Unmet(kind, shape.label, count, text)
 
 
 def slowed(
@@ -43,14 +43,14 @@ def slowed(
         f"{group.name} start, more may after them (upscaling_speed "
         f"{group.upscaling_speed:g})"
     )
-    return Unmet(kind, _name(shape), count, text)
+    return Unmet(kind, shape.label, count, text)
 
 
 def starts(shape: ShapeDemand, count: int, starting: Mapping[str, int]) -> Unmet:
     """Requests for which nodes are started."""
     amounts = describe(to_units(shape.resources))
     text = f"{_name(shape)}: {count} x {amounts} get {_numbers(starting)}"
-    return Unmet("lease", _name(shape), count, text)
+    return Unmet("lease", shape.label, count, text)
 
 
 def occupied(kind: str, shape: ShapeDemand, count: int, able: int) -> Unmet:
@@ -61,7 +61,7 @@ def occupied(kind: str, shape: ShapeDemand, count: int, able: int) -> Unmet:
         names = ", ".join(one[:8] for one in shape.node_ids)
         where = f"they must run on node {names}"
     text = f"{_name(shape)}: {count} x {amounts} wait until others give back: {where}"
-    return Unmet(kind, _name(shape), count, text)
+    return Unmet(kind, shape.label, count, text)
 
 
 def gang_starts(gang: GangDemand, starting: Mapping[str, int]) -> Unmet:
@@ -92,6 +92,15 @@ def gang_no_fit(
         if not here and not any(_fits(one, bundle) for one in shapes.values()):
             return _of(gang, _misfit(bundle.need, [bundle.selector], shapes))
     limits = _limits([shape.group for shape in shapes.values()])
+    if gang.topology:
+        values = f"the same value of label {gang.topology}"
+        if gang.domain:
+            values = f"{gang.topology}={gang.domain}"
+        text = (
+            f"its {len(bundles)} bundles must be on nodes with {values}, and no such "
+            f"nodes hold them together, {limits}; raise max_nodes or add a group"
+        )
+        return _of(gang, text)
     if gang.strategy == "STRICT_PACK":
         whole = describe(merged(bundles).need)
         text = (

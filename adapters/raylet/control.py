@@ -27,6 +27,7 @@ from rayshim.lineage import explain
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.autoscaler_notes import AutoscalerNotes
+    from rayshim.adapters.raylet.demand_service import DemandService
     from rayshim.adapters.raylet.head_state import HeadState
     from rayshim.adapters.raylet.server import NodeServer
     from rayshim.adapters.raylet.why_service import WhyService
@@ -108,6 +109,7 @@ class ControlService:
         self._why: WhyService | None = None
         self.infeasible = Infeasible(self, server)
         self._autoscaler_notes: AutoscalerNotes | None = None
+        self._demand: DemandService | None = None
         self.engine = EngineService(server, self.respond)
         self.engine.on_tasks = self.placer.attach
         #: Jobs that attached so far.
@@ -375,6 +377,15 @@ class ControlService:
             self._autoscaler_notes = AutoscalerNotes(self._server)
         return self._autoscaler_notes
 
+    @property
+    def demand(self) -> DemandService:
+        """What the cluster lacks; made at the first question."""
+        if self._demand is None:
+            from rayshim.adapters.raylet.demand_service import DemandService
+
+            self._demand = DemandService(self, self._server)
+        return self._demand
+
     def explain_lease(self, lease_id: bytes) -> list[str]:
         """Why a request for a lease waits."""
         lines: list[str] = []
@@ -441,6 +452,10 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
         message.payload
     ),
     "autoscaler_status": lambda self, peer, message: self.autoscaler_notes.lines(),
+    "demand": lambda self, peer, message: self.demand.answer(),
+    "request_resources": lambda self, peer, message: self.demand.request_resources(
+        message.payload
+    ),
     "cluster_resources": _C._total,
     "available_resources": _C._available,
     "get_actor": _C._get_actor,

@@ -12,7 +12,7 @@ should Dask ever fail, the same entries go the same ways without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet import lease_reports
@@ -568,7 +568,11 @@ class LeasePlacer:
         else:
             self.on_refused(lease_id, reason, kind)
 
-    # For people.
+    # For people and autoscalers.
+
+    def waiting(self) -> Iterator[LeaseEntry]:
+        """The requests of which no node says that it can grant them, nor is asked."""
+        return (one for one in self._entries.values() if one.looks)
 
     def explain(self, lease_id: bytes) -> list[str]:
         """Why a request waits; empty if it is not here."""

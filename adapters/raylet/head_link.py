@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rayshim.adapters.raylet.idle_clock import IdleClock
 from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
@@ -106,6 +107,7 @@ class HeadLink:
         self._arrived: list[bytes] = []
         #: Leases that the head has placed here -> what it was told of them last.
         self._followed: dict[bytes, LeaseState] = {}
+        self._idle = IdleClock(server.raylet, server.now())
         timeout_s = float(server.config.settings.get("node_timeout_s", TIMEOUT_S))
         self._beat_s = min(BEAT_S, timeout_s / 5)
         self._told_s = -LOAD_S
@@ -216,6 +218,7 @@ class HeadLink:
             return
         self._told_s = self._server.now()
         load = self._server.load_message()
+        load.idle_s = self._idle.idle_s(self._told_s)
         load.arrived, self._arrived = self._arrived, []
         self._tell_followed(load)
         self._connection.send(load)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rayshim.lineage import placement
+from rayshim.lineage import bundle_placement
 from rayshim.lineage.autoscaling import plan
 from rayshim.lineage.demand import (
     NODE_GROUP_LABEL,
@@ -15,6 +15,7 @@ from rayshim.lineage.demand import (
 )
 from rayshim.lineage.labels import matches
 from rayshim.lineage.node_groups import Launching, NodeGroup, Plan
+from rayshim.lineage.placement import View
 from rayshim.lineage.resources import (
     GPU,
     Allocation,
@@ -176,7 +177,7 @@ class GrowingCluster:
         for gang in self.gangs:
             bundles = dict(enumerate(to_units(one) for one in gang.bundles))
             views = [
-                placement.View(
+                View(
                     one.node_id,
                     one.resources.total,
                     one.resources.available,
@@ -184,12 +185,13 @@ class GrowingCluster:
                 )
                 for one in self.nodes
             ]
-            places = placement.place_bundles(bundles, gang.strategy, views)
-            if places is None:
+            needs = bundle_placement.Needs(bundles, gang.strategy)
+            found = bundle_placement.place(needs, views)
+            if found is None:
                 waiting.append(gang)
                 continue
             by_id = {one.node_id: one for one in self.nodes}
-            for index, node_id in places.items():
+            for index, node_id in found.nodes.items():
                 allocation = by_id[node_id].resources.acquire(bundles[index])
                 assert allocation is not None
                 by_id[node_id].held.append(allocation)
