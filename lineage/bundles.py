@@ -147,5 +147,4 @@ def _hold(
 ) -> Command:
     held = raylet.groups.setdefault(group, {})
     held.update(zip(indexes, bundles, strict=True))
-    raylet._reserved += 1
     return ev.ReportBundles(group, attempt)

@@ -60,6 +60,7 @@ class LeaseSlot:
         "raylet",
         "reclaimed",
         "stealing",
+        "wanted",
     )
 
     def __init__(self, lease_id: bytes, channel: Any, now_s: float) -> None:
@@ -78,6 +79,8 @@ class LeaseSlot:
         self.progress_s = now_s
         #: Somebody else waits for this lease.
         self.reclaimed = False
+        #: Somebody else would use this lease if there were no calls for it.
+        self.wanted = False
         #: No more calls are pushed; the lease goes back when it is empty.
         self.draining = False
         #: A steal is under way.
@@ -89,6 +92,7 @@ class SchedulingClass:
 
     __slots__ = (
         "cost_s",
+        "idle_s",
         "key",
         "label",
         "max_depth",
@@ -99,7 +103,12 @@ class SchedulingClass:
     )
 
     def __init__(
-        self, key: Any, label: str, template: Any, max_depth: int = MAX_DEPTH
+        self,
+        key: Any,
+        label: str,
+        template: Any,
+        max_depth: int = MAX_DEPTH,
+        idle_s: float = IDLE_S,
     ) -> None:
         self.key = key
         self.label = label
@@ -107,6 +116,8 @@ class SchedulingClass:
         self.template = template
         #: 1 where an executor must not hold a second call (max_calls, no retries).
         self.max_depth = max_depth
+        #: An idle lease is kept this long; 0 where each call is to be placed anew.
+        self.idle_s = idle_s
         self.queue: deque[Any] = deque()
         self.slots: list[LeaseSlot] = []
         #: Lease ids under way, in the order asked.
@@ -256,7 +267,11 @@ class SchedulingClass:
                     slot.draining = True
             elif slot.draining or (
                 not self.queue
-                and (slot.reclaimed or now_s - slot.idle_since_s >= IDLE_S)
+                and (
+                    slot.reclaimed
+                    or slot.wanted
+                    or now_s - slot.idle_since_s >= self.idle_s
+                )
             ):
                 out.append(slot)
             elif slot.reclaimed and now_s - slot.granted_s >= QUANTUM_S:

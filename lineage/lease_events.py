@@ -34,6 +34,10 @@ class LeaseRequested(NamedTuple):
     cargo: object = None
     #: What runs on it may be run again: killed first when memory runs out.
     retriable: bool = True
+    #: Calls that its holder has queued in all.
+    backlog: int = 0
+    #: What it rebuilds was lost, and is waited for.
+    urgent: bool = False
 
 
 class LeaseCancelled(NamedTuple):
@@ -81,6 +85,13 @@ class LeaseKilled(NamedTuple):
     """The holder wants the executor of its lease dead."""
 
     lease_id: bytes
+
+
+class BacklogTold(NamedTuple):
+    """The holder of a lease or request has ``backlog`` calls queued for its class."""
+
+    lease_id: bytes
+    backlog: int
 
 
 class ExecutorReady(NamedTuple):
@@ -208,6 +219,8 @@ class AskBack(NamedTuple):
 
     lease_id: bytes
     holder: str
+    #: It may keep the lease as long as it has calls for it.
+    if_idle: bool = False
 
 
 class ReportLost(NamedTuple):

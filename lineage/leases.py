@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage.lease_events import BundlesRequested, EnvKey, LeaseRequested
 from rayshim.lineage.resources import Allocation, ResourceSet, Units
+
+if TYPE_CHECKING:
+    from rayshim.lineage.shares import ClassShare
 
 #: Resource need, placement group, bundle: what decides whether a request fits.
 Shape = tuple[tuple[tuple[str, int], ...], bytes, int]
@@ -42,17 +46,28 @@ class ExecutorState(Enum):
     LEAVING = 4
 
 
+class Asked(Enum):
+    """How the holder of a lease was asked to give it back."""
+
+    NOT = 0
+    IF_IDLE = 1
+    IN_FULL = 2
+
+
 class Lease:
     """A lease that is not finished."""
 
     __slots__ = (
         "allocation",
-        "asked",
+        "asked_back",
+        "began_s",
         "executor",
         "is_asked_elsewhere",
+        "is_lent",
         "number",
         "request",
         "shape",
+        "share",
         "since_s",
         "source",
         "state",
@@ -77,15 +92,18 @@ class Lease:
         self.source: ResourceSet | None = None
         #: Set exactly in GRANTED.
         self.executor: Executor | None = None
-        #: Lease ids that were asked back for this one while it waited.
-        self.asked: set[bytes] = set()
+        #: Its class; None exactly in FORWARDED.
+        self.share: ClassShare | None = None
+        #: When it got its resources, and whether its CPUs are lent now.
+        self.began_s = 0.0
+        self.is_lent = False
+        self.asked_back = Asked.NOT
 
 
 class Reservation:
     """A placement group that waits for its bundles."""
 
     __slots__ = (
-        "asked",
         "attempt",
         "bundles",
         "group",
@@ -103,7 +121,6 @@ class Reservation:
         self.indexes = event.indexes or tuple(range(len(event.bundles)))
         self.number = number
         self.since_s = now
-        self.asked: set[bytes] = set()
         self.need: Units = {}
         for bundle in event.bundles:
             for name, units in bundle.items():
@@ -171,17 +188,6 @@ def removed(request: LeaseRequested) -> ev.RejectLease:
     """Tells a holder that the placement group is gone."""
     reason = f"the placement group of {request.label} was removed"
     return ev.RejectLease(request.lease_id, request.holder, reason, "removed")
-
-
-def is_same_class(one: LeaseRequested, other: LeaseRequested) -> bool:
-    """Whether a holder would only exchange one lease for another of its own."""
-    return (
-        one.holder == other.holder
-        and one.label == other.label
-        and one.need == other.need
-        and one.env == other.env
-        and one.group == other.group
-    )
 
 
 def remember(

@@ -17,6 +17,7 @@ def check(raylet: Raylet) -> None:
         AssertionError: one does not hold.
     """
     raylet.executors.validate()
+    raylet.shares.validate(raylet.leases.values())
     by_state: dict[LeaseState, set[bytes]] = {state: set() for state in LeaseState}
     held = {id(raylet.resources): [raylet.resources]}
     allocations: dict[int, list[Any]] = {id(raylet.resources): []}
@@ -42,7 +43,10 @@ def check(raylet: Raylet) -> None:
         for one in queue
         if isinstance(one, Lease)
     }
-    assert all(raylet._waiting.values())
+    assert all(len(queue) for queue in raylet._waiting.values())
+    for queue in raylet._waiting.values():
+        assert len(queue) == len(list(queue))
+        assert all(share.waiting for share in queue.classes.values())
     assert by_state[LeaseState.WAITING] == queued
     assert by_state[LeaseState.STARTING] == set(raylet._starting)
     soft = {

@@ -130,6 +130,7 @@ def drain(raylet: Raylet, event: ev.Draining, now: float) -> list[Command]:
             commands.append(drained(lease.request))
             continue
         raylet._leave_queue(lease)
+        raylet.shares.leave(lease)
         was_asked = lease.is_asked_elsewhere
         asked = forward(raylet, lease)
         if not was_asked:

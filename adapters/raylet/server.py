@@ -116,8 +116,6 @@ class NodeServer(ChannelServer):
             self.on_table.append(self.pulls.nodes_changed)
         #: Kills executors when memory runs out; None while it does not watch.
         self.memory: MemoryMonitor | None = None
-        #: Lease id -> calls that its owner has queued.
-        self.backlogs: dict[bytes, int] = {}
         self.control: ControlService | None = None
         self.head: Head
         if config.head_address:
@@ -143,6 +141,11 @@ class NodeServer(ChannelServer):
 
             self._store = StoreService(self)  # which takes its messages from now on
         return self._store
+
+    @property
+    def backlogs(self) -> dict[bytes, int]:
+        """Lease id -> calls that its owner has queued for the class of the lease."""
+        return self.raylet.backlogs()
 
     async def start(self, *listeners: socket.socket | None) -> None:
         """Serves bound sockets, forks the first executors, joins the head."""
@@ -386,6 +389,8 @@ class NodeServer(ChannelServer):
                 hops=message.hops,
                 cargo=message if is_clustered else None,
                 retriable=message.retriable,
+                backlog=message.backlog,
+                urgent=message.urgent,
             )
         )
 
@@ -422,7 +427,7 @@ class NodeServer(ChannelServer):
             self.drain.refused(message)
 
     def _backlog(self, peer: Peer, message: wire.UpdateBacklog) -> None:
-        self.backlogs[message.lease_id] = message.backlog
+        self.feed(ev.BacklogTold(message.lease_id, message.backlog))
 
     def _created_actor(self, peer: Peer, message: wire.ActorCreated) -> None:
         self._created[peer.worker_id] = message.repr_name
@@ -471,7 +476,7 @@ class NodeServer(ChannelServer):
         self.head.send(nodes.CancelPlacement(command.lease_id))
 
     def _ask_back(self, command: ev.AskBack) -> None:
-        self.send(command.holder, wire.ReclaimLease(command.lease_id))
+        self.send(command.holder, wire.ReclaimLease(command.lease_id, command.if_idle))
 
     def _lost(self, command: ev.ReportLost) -> None:
         self._tell(

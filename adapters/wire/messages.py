@@ -295,6 +295,8 @@ class RequestLease(Struct, array_like=True, tag=32):
     retriable: bool = True
     #: Label selectors in order of preference, of which a node must satisfy one.
     labels: list[dict[str, str]] = []
+    #: It is for a call that rebuilds a lost value: goes before others.
+    urgent: bool = False
 
 
 class LeaseGranted(Struct, array_like=True, tag=33):
@@ -331,6 +333,8 @@ class ReclaimLease(Struct, array_like=True, tag=37):
     """Somebody waits for what this lease holds: return it soon."""
 
     lease_id: bytes
+    #: Only when there are no calls for it.
+    if_idle: bool = False
 
 
 class LeaseLost(Struct, array_like=True, tag=38):
@@ -369,6 +373,8 @@ class KillExecutor(Struct, array_like=True, tag=41):
 
 
 class UpdateBacklog(Struct, array_like=True, tag=42):
+    """How many calls its holder has queued for the class of a lease or request."""
+
     lease_id: bytes
     backlog: int
 

@@ -79,7 +79,11 @@ class TaskSubmitter:
             record.function = function
             scheduling = self.classes.get(key)
             if scheduling is None:
-                scheduling = SchedulingClass(key, template.label, template, max_depth)
+                # The next call of what is spread belongs on another node.
+                idle_s = 0.0 if template.strategy == "SPREAD" else IDLE_S
+                scheduling = SchedulingClass(
+                    key, template.label, template, max_depth, idle_s
+                )
                 self.classes[key] = scheduling
             record.scheduling = scheduling
             refs = self.enter(record)
@@ -405,6 +409,10 @@ class TaskSubmitter:
         if address is None:
             return
         scheduling, slot = self._slots[address]
+        if reclaim.if_idle:
+            slot.wanted = True
+            self.review(scheduling)
+            return
         slot.reclaimed = True
         if len(slot.inflight) > 1 and not slot.stealing:
             slot.stealing = True

@@ -115,7 +115,7 @@ class Leases:
                     key,
                     one.state.name,
                     one.executor and one.executor.worker_id,
-                    sorted(one.asked),
+                    one.asked_back.name,
                     one.allocation and one.allocation.lent_cpu,
                 )
                 for key, one in raylet.leases.items()
