@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayshim.lineage.wait_graph import (
+    GROUP_PREFIX,
     Holder,
     Maker,
     Process,
@@ -235,3 +236,43 @@ def test_program_that_runs_may_end_the_circle() -> None:
     assert graph.deadlocks() == []
     graph.processes["driver"] = Process("driver", is_waiting=True)
     assert len(graph.deadlocks()) == 1
+
+
+def group_waits(total: int) -> WaitGraph:
+    """Call "c" at "a", in a group that holds one slot, waits for a task of another."""
+    graph = WaitGraph()
+    graph.add("a", Process("a", (waits_for(1),), {"": 1}))
+    outside = Wait(9, b"", "", ((object_id(2), "driver"),), True, "program")
+    graph.add("driver", Process("driver", (outside,)))
+    graph.makers[object_id(2)] = Maker(b"c", "executor", "f", "a")
+    graph.makers[object_id(1)] = Maker(b"t", "lease", "g", lease_ids=(b"l",))
+    pending = GROUP_PREFIX + b"B"
+    graph.leases[b"l"] = WaitingLease("g", {"x": 1}, (), pending)
+    graph.leases[pending] = WaitingLease(
+        "group B",
+        {"x": 1},
+        (Source({"x": total}, (Holder("driver", {"x": 1}, "group"),)),),
+    )
+    return graph
+
+
+def test_task_of_a_group_that_waits_for_what_another_group_holds() -> None:
+    (found,) = group_waits(1).deadlocks()
+    (line,) = found.cycles["a", 1][:1]
+    assert "in placement group" in line and "which is pending" in line
+
+
+def test_group_that_still_fits_beside_the_others_moves() -> None:
+    assert group_waits(2).deadlocks() == []
+
+
+def test_group_of_a_program_that_may_remove_it_moves() -> None:
+    graph = group_waits(1)
+    graph.processes["driver"] = Process("driver")
+    assert graph.stuck() == {}
+
+
+def test_request_behind_a_group_that_nobody_knows_moves() -> None:
+    graph = group_waits(1)
+    del graph.leases[GROUP_PREFIX + b"B"]
+    assert graph.stuck() == {}
