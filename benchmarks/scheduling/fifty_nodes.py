@@ -57,7 +57,7 @@ def measure(ray: Any, nodes: int) -> dict[str, float]:
             times.append(1e3 * (time.perf_counter() - started))
         tree = processes.below()
         main = [pid for pid, command in tree.items() if NODE_WORDS in command]
-        head = max(main, key=processes.resident_mb)
+        largest_mb = max(processes.resident_mb(pid) for pid in main)
         total = sum(processes.proportional_mb(pid) for pid in tree)
         descriptors = len(os.listdir("/proc/self/fd"))
     finally:
@@ -68,7 +68,7 @@ def measure(ray: Any, nodes: int) -> dict[str, float]:
     return {
         "start_s": start_s,
         "node_mb": total / nodes,
-        "head_mb": processes.resident_mb(head) or 0.0,
+        "largest_mb": largest_mb,
         "nodes_used": float(len(counts)),
         "spread": spread_s / (CALLS_EACH * CALL_S),
         "first_call_p50_ms": quantile(times, 0.5),

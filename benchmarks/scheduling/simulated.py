@@ -10,6 +10,7 @@ CPUs are busy. The head's work is CPU time of its code, measured.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import sys
 import time
@@ -65,17 +66,27 @@ def measure(nodes: int, *, work: Work | None = None, **options: Any) -> Growth:
     Args:
         nodes: how many.
         work: what owners do.
-        **options: of `World`.
+        **options: of `World`, and ``with_dask`` (True): leases that the head places are
+            tasks of Dask's scheduler, as in real clusters.
     """
+    return asyncio.run(_measure(nodes, work, **options))
+
+
+async def _measure(
+    nodes: int, work: Work | None, *, with_dask: bool = True, **options: Any
+) -> Growth:
     # Late: the other back ends do not have rayshim.
     from simulated_world import Work, World
 
+    world = World(nodes, work=work or Work(), **options)
+    scheduler = await world.head.start_dask() if with_dask else None
     gc.collect()
     # Else the head would pay for collecting what the model made.
+    gc.freeze()
     gc.disable()
     try:
-        world = World(nodes, work=work or Work(), **options)
         world.start()
+        await world.wait_registered()
         join_bytes = sum(world.head.sent_bytes.values())
         world.begin_work()
         world.run(WARM_UP_S)
@@ -83,6 +94,9 @@ def measure(nodes: int, *, work: Work | None = None, **options: Any) -> Growth:
         world.run(COUNTED_S)
     finally:
         gc.enable()
+        gc.unfreeze()
+        if scheduler is not None:
+            await scheduler.close()
     head = world.head
     cpu_s = sum(head.cpu_s.values())
     spilled, local = len(world.spilled_s), len(world.local_s)
@@ -202,6 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--load", type=float, default=Work.load, help="busy share")
+    parser.add_argument("--without-dask", action="store_true", help="placer alone")
     parser.add_argument("--spread", action="store_true", help="all through the head")
     options = parser.parse_args()
     rows = []
@@ -209,7 +224,7 @@ def main() -> int:
         started = time.monotonic()
         strategy = "SPREAD" if options.spread else ""
         work = Work(load=options.load, strategy=strategy)
-        rows.append(measure(nodes, work=work))
+        rows.append(measure(nodes, work=work, with_dask=not options.without_dask))
         took_s = time.monotonic() - started
         print(f"{nodes} nodes: {took_s:.1f} s", file=sys.stderr)
     print(to_markdown(rows))

@@ -9,6 +9,7 @@ done. What connections and the event loop cost beside that is not in it.
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -139,6 +140,23 @@ class HeadModel:
         )
         self.peers[peer.address] = peer
         return peer
+
+    async def start_dask(self) -> Any:
+        """Have leases that the head places be tasks of Dask's scheduler from now on.
+
+        Returns:
+            The scheduler, to be closed.
+        """
+        # Late: simulations without it do not pay for its import.
+        from rayshim.adapters.dask.lease_scheduler import LeaseScheduler
+        from rayshim.adapters.dask.lease_tasks import LeaseTasks
+
+        logging.getLogger("distributed").setLevel(logging.WARNING)
+        scheduler = await LeaseScheduler(
+            protocol="inproc", port=0, dashboard=False, dashboard_address=None
+        )
+        self.control.engine.on_tasks(LeaseTasks(scheduler))
+        return scheduler
 
     def deliver(self, peer: Any, data: bytes) -> None:
         """An encoded message arrives."""

@@ -9,6 +9,7 @@ nodes, a fork takes `Network.fork_s`. Nothing here opens a socket or starts a pr
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -242,6 +243,14 @@ class World:
             self._by_address[node.address] = node
             self.clock.after(self._random.uniform(0, join_s), node.join)
         self.clock.run_until(self.clock.now_s + join_s + 1.0)
+
+    async def wait_registered(self) -> None:
+        """Let Dask's scheduler, if there is one, register the nodes that joined."""
+        tasks = self.head.control.placer.engine.tasks
+        while tasks is not None and not all(
+            tasks.has_node(node.node_id) for node in self.nodes
+        ):
+            await asyncio.sleep(0)
 
     def join_alone(self, number: int) -> None:
         """Let a node join of which there is nothing but its channel."""
