@@ -210,8 +210,8 @@ class ActorManager:
     def _unplaced(
         self, actor: Actor, event: ev.PlacementFailed, now: float
     ) -> list[Command]:
-        kind = "removed" if event.kind == "removed" else "crash"
-        return self._die(actor, kind, event.reason, now)
+        is_known = event.kind in ("removed", "infeasible")
+        return self._die(actor, event.kind if is_known else "crash", event.reason, now)
 
     def _created(self, actor: Actor, event: ev.Created, now: float) -> list[Command]:
         actor_id, incarnation = actor.spec.actor_id, actor.incarnation

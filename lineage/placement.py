@@ -118,7 +118,8 @@ def choose(
         views: the nodes that may get work, in order of joining.
         wish: see :class:`Wish`.
         policy: see :class:`Policy`.
-        draw: number that picks among the best nodes, >= 0; 0 takes the best one.
+        draw: number that picks among the best nodes, >= 0; 0 takes the best one. For
+            what is to be spread it should grow from choice to choice.
     """
     best_k = policy.best_k(len(views))
     if not wish.selectors:
@@ -173,6 +174,10 @@ def _choose(
                 (share := usage(view, need)) < policy.spread_threshold or share <= least
             ):
                 return Choice(view.node_id, True)
+    else:
+        # What takes nothing would always go to the node that is used least.
+        least = usage(best_first[0], need) if need else math.inf
+        best_k = sum(usage(view, need) <= least for view in best_first)
     drawn_from = best_first[:best_k]
     return Choice(drawn_from[draw % len(drawn_from)].node_id, True)
 

@@ -59,6 +59,8 @@ class LeasePlacer:
         #: Requests that a node was not heard of yet, in the order of sending.
         self._travelling: dict[bytes, LeaseEntry] = {}
         self._count = 0
+        #: Choices so far for work that is to be spread.
+        self._spread = 0
         #: Dask's scheduler, once it runs.
         self.engine = Engine()
         self.now = server.now
@@ -440,7 +442,9 @@ class LeasePlacer:
         if is_awaited(entry, self.nodes):
             return ""
         views = self._open_views(entry)
-        choice = placement.choose(entry.need, views, wish_of(entry))
+        wish = wish_of(entry)
+        self._spread += wish.is_spread
+        choice = placement.choose(entry.need, views, wish, draw=self._spread)
         if choice is None:
             if entry.asker or self.nodes.is_cluster or not views:
                 return ""

@@ -272,6 +272,9 @@ class ActorClient:
                 "its placement group was removed before there was room for it"
             )
             return failures.error_payload(exceptions.ActorUnschedulableError(text))
+        if update is not None and update.kind == "infeasible":
+            text = f"The actor is not schedulable: {update.cause}"
+            return failures.error_payload(exceptions.ActorUnschedulableError(text))
         death = exceptions.ActorDeath(
             reason=update.cause if update is not None else "unknown cause",
             class_name=self.class_name,

@@ -262,6 +262,13 @@ class _Options:
     @classmethod
     def _fields_of(cls, keywords: dict[str, Any]) -> dict[str, Any]:
         """Check keywords of the user; return field values."""
+        has_group = keywords.get("placement_group") not in (None, "default")
+        if has_group and keywords.get("scheduling_strategy") is not None:
+            raise ValueError(
+                "placement_group and scheduling_strategy both say where to run; leave "
+                "placement_group out and pass PlacementGroupSchedulingStrategy(group) "
+                "as scheduling_strategy"
+            )
         fields = {}
         for keyword, value in keywords.items():
             rule = cls._rules.get(keyword)

@@ -36,6 +36,15 @@ def test_the_least_used_node_is_taken_without_a_home() -> None:
     assert choose(CPU, views, Wish("a", is_spread=True)) == Choice("b", True)
 
 
+def test_what_is_to_be_spread_takes_turns_among_equals() -> None:
+    views = [view("a", 4, 3), view("b", 4, 4), view("c", 4, 4)]
+    spread = Wish("a", is_spread=True)
+    chosen = [choose(CPU, views, spread, draw=draw) for draw in range(3)]
+    assert [one.node_id for one in chosen if one] == ["b", "c", "b"]
+    chosen = [choose({}, views, spread, draw=draw) for draw in range(3)]
+    assert {one.node_id for one in chosen if one} == {"a", "b", "c"}
+
+
 def test_what_could_never_fit_has_no_node() -> None:
     assert choose(to_units({"CPU": 9}), [view("a", 8, 8)]) is None
     assert choose(CPU, [view("a", 1, 1)], Wish(nodes=["b"], is_soft=False)) is None

@@ -1,0 +1,1 @@
+"""Where tasks and actors run, over several nodes."""
