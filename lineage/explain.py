@@ -129,7 +129,7 @@ def _holders(
         if units:
             pid = one.executor.pid if one.executor else 0
             age_s = now - one.since_s
-            held_s = f"(pid {pid}, {age_s:.0f} s)"
+            held_s = f"({f'pid {pid}' if pid else 'starting'}, {age_s:.0f} s)"
             text = f"{_holder(one.request.label, describe(units))} {held_s}"
             facts = {"who": one.request.label, "pid": pid, "seconds": age_s}
             yield text, {**facts, "held": to_amounts(units)}

@@ -23,8 +23,8 @@ class Settings:
     #: Values up to this many bytes travel in messages, larger ones through the
     #: node store. Depends on the machine's copy speed; Ray's value.
     inline_limit_bytes: int = 100 * 1024
-    #: Seconds before a waiting ``get`` explains itself once; 0 turns it off. A
-    #: matter of taste.
+    #: Seconds before a waiting ``get``, or a call that does not begin, is explained
+    #: once; 0 turns it off. A matter of taste.
     pending_warn_s: float = 30.0
     #: Seconds before a waiting ``get`` is looked at for deadlocks; 0 turns that off. It
     #: costs a few messages for each wait that lasts so long.

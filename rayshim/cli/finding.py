@@ -46,7 +46,10 @@ def places(address: str, temp_dir: str | None) -> list[Place]:
         except (ConnectionError, OSError, ValueError) as error:
             raise NothingRuns(str(error)) from None
         return [Place(found.address, found.head_address, found.token)]
-    root = session_folders.session_root(temp_dir)
+    try:
+        root = session_folders.session_root(temp_dir)
+    except (OSError, ValueError) as error:
+        raise NothingRuns(str(error)) from None
     folders = sorted(root.glob("s*-*"), key=_started_s, reverse=True)
     all_places = [place for folder in folders for place in _of_folder(folder)]
     if not all_places:
