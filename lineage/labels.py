@@ -1,8 +1,8 @@
 """Whether the labels of a node satisfy a selector.
 
 A selector maps label names to conditions: ``x``, ``!x``, ``in(x,y)`` or ``!in(x,y)``
-(the form is checked where users write it). A node without the label satisfies only
-the conditions with ``!``.
+(the form is checked where users write it), or to several of them joined by ``&``, which
+must all hold. A node without the label satisfies only the conditions with ``!``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,23 @@ from collections.abc import Mapping, Sequence
 
 #: Condition that any value satisfies; no selector that a user writes may have it.
 ANY_VALUE = "*"
+
+
+#: Joins conditions; no label that a user selects may have it.
+_AND = "&"
+
+
+def both(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The selector that is satisfied where both are.
+
+    Example:
+        >>> both({"zone": "!north"}, {"zone": "!south", "tier": "gold"})
+        {'zone': '!north&!south', 'tier': 'gold'}
+    """
+    joined = dict(one)
+    for key, text in other.items():
+        joined[key] = f"{joined[key]}{_AND}{text}" if key in joined else text
+    return joined
 
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
@@ -29,6 +46,8 @@ def rank(selectors: Sequence[Mapping[str, str]], labels: Mapping[str, str]) -> i
 
 
 def _holds(text: str, label: str | None) -> bool:
+    if _AND in text:
+        return all(_holds(part, label) for part in text.split(_AND))
     text = text.strip()
     if text.startswith("!"):
         return not _holds(text[1:], label)

@@ -70,6 +70,12 @@ def test_a_selector_and_the_strategy_both_count(labelled):
     ray.cancel(ref)
 
 
+def test_a_selector_and_the_strategy_may_name_the_same_label(labelled):
+    options = by_labels({"zone": Exists()})
+    task = where.options(**options, label_selector={"zone": "!north"})
+    assert labelled.of(*[task.remote() for _ in range(3)]) == ["south"] * 3
+
+
 def test_a_selector_and_affinity_both_count(labelled):
     strategy = NodeAffinitySchedulingStrategy(labelled.ids["north"], soft=False)
     task = where.options(scheduling_strategy=strategy, label_selector={"zone": "north"})

@@ -46,10 +46,13 @@ def restarted(actor, wait_until):
 def test_affinity_is_kept(nodes, wait_until, soft):
     node = nodes.stand("a")
     strategy = NodeAffinitySchedulingStrategy(node.node_id, soft=soft)
-    actor = Phoenix.options(scheduling_strategy=strategy).remote()
+    # Real Ray asks any node first for an actor that takes nothing, and that may not
+    # know of the new one.
+    actor = Phoenix.options(num_cpus=1, scheduling_strategy=strategy).remote()
     assert ray.get(actor.node.remote(), timeout=LIMIT_S) == node.node_id
     for _ in range(2):
         assert restarted(actor, wait_until) == node.node_id
+    ray.kill(actor)
 
 
 def test_selectors_are_kept(nodes, wait_until):
@@ -62,7 +65,7 @@ def test_selectors_are_kept(nodes, wait_until):
 def test_soft_affinity_moves_on_when_the_node_dies(nodes):
     node = nodes.add()
     strategy = NodeAffinitySchedulingStrategy(node.node_id, soft=True)
-    actor = Phoenix.options(scheduling_strategy=strategy).remote()
+    actor = Phoenix.options(num_cpus=1, scheduling_strategy=strategy).remote()
     assert ray.get(actor.node.remote(), timeout=LIMIT_S) == node.node_id
     nodes.kill(node)
     assert ray.get(actor.node.remote(), timeout=LIMIT_S) != node.node_id

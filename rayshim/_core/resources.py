@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rayshim._core.gpus import ACCELERATOR_TYPE, TYPE_AMOUNT
 from rayshim._core.group_places import NO_GROUP, group_place, names_group
 from rayshim.adapters.wire import messages as m
-from rayshim.lineage.labels import matches
+from rayshim.lineage.labels import both, matches
 
 if TYPE_CHECKING:
     from rayshim._core.options import ActorOptions, TaskOptions
@@ -146,7 +146,7 @@ def _select_labels(
         selectors = list(strategy.rayshim_labels())
         wanted = wanted or selectors[-1]
         if options.label_selector:
-            selectors = [{**one, **options.label_selector} for one in selectors]
+            selectors = [both(one, options.label_selector) for one in selectors]
     elif wanted:
         selectors = [wanted]
     if not selectors:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rayshim.lineage.affinity import FAIL, WAIT
 from rayshim.lineage.ids import NodeID
-from rayshim.lineage.labels import ANY_VALUE
+from rayshim.lineage.labels import ANY_VALUE, both
 from rayshim.util.placement_group import PlacementGroup
 
 
@@ -179,7 +179,7 @@ class NodeLabelSchedulingStrategy:
         """Selectors in order of preference."""
         if not self.soft:
             return (self.hard,)
-        return ({**self.hard, **self.soft}, self.hard)
+        return (both(self.hard, self.soft), self.hard)
 
 
 def _checked(operator: str, values: tuple[Any, ...]) -> list[str]:
