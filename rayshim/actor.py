@@ -317,7 +317,8 @@ class ActorClass:
 
     @cached_property
     def _constructor(self) -> CallSignature:
-        return CallSignature.of(self._class.__init__, skip_first=True)
+        constructor = self._class.__init__  # type: ignore[misc]  # of this very class
+        return CallSignature.of(constructor, skip_first=True)
 
     @cached_property
     def _methods(self) -> dict[str, MethodInfo]:

@@ -39,7 +39,8 @@ def of_node(server: Any, lease_ids: Iterable[bytes]) -> why.Facts:
         lease = raylet.leases.get(lease_id)
         if lease is None or lease.state not in _WAITS:
             continue
-        request, cargo = lease.request, lease.request.cargo
+        request = lease.request
+        cargo: Any = request.cargo
         is_bound = cargo is not None and bool(cargo.nodes) and not cargo.soft
         waiting.append(
             why.WaitingFacts(
@@ -48,7 +49,7 @@ def of_node(server: Any, lease_ids: Iterable[bytes]) -> why.Facts:
                 request.need,
                 request.group,
                 request.bundle,
-                list(cargo.nodes) if is_bound and cargo is not None else [],
+                list(cargo.nodes) if is_bound else [],
             )
         )
     sources = [

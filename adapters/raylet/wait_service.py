@@ -104,10 +104,11 @@ class WaitService:
             task.add_done_callback(self._looks.discard)
             return None
         leases = {}
-        for lease_id in command.lease_ids if raylet is not None else ():
-            fact = self._facts.local(raylet, lease_id)
-            if fact is not None:
-                leases[lease_id] = fact
+        if raylet is not None:
+            for lease_id in command.lease_ids:
+                fact = self._facts.local(raylet, lease_id)
+                if fact is not None:
+                    leases[lease_id] = fact
         return self._node_said(command, leases)
 
     async def _look_far(self, command: waits.AskNode) -> None:
