@@ -3,7 +3,9 @@
 A lease *leaves* a node by going to another one after it could not be granted there.
 Three rules hold:
 
-1. It moves at most :data:`~rayshim.lineage.spillback.MAX_HOPS` times.
+1. It moves at most :data:`~rayshim.lineage.spillback.MAX_HOPS` times at once; then it
+   rests before each further move, each time twice as long
+   (:func:`~rayshim.lineage.spillback.pause_s`).
 2. It moves only to a node that has room for it by all that is known.
 3. It goes back to a node that it left only after that node has said anew what it has:
    no two nodes send a lease to and fro because of what they said before.
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rayshim.lineage.placement import View, Wish, choose
-from rayshim.lineage.spillback import MAX_HOPS
+from rayshim.lineage.spillback import pause_s
 
 
 def open_to(
@@ -42,6 +44,8 @@ def thief(
     hops: int,
     views: Sequence[View],
     wish: Wish,
+    *,
+    rested_s: float = 0.0,
 ) -> str:
     """The node that takes over a lease that waits on another one; empty if none.
 
@@ -51,8 +55,9 @@ def thief(
         hops: how often it has moved.
         views: the nodes that it may go to (see :func:`open_to`).
         wish: where it would like to go.
+        rested_s: how long it has been there.
     """
-    if hops >= MAX_HOPS:
+    if rested_s < pause_s(hops):
         return ""
     others = [view for view in views if view.node_id != at]
     choice = choose(need, others, wish)

@@ -38,6 +38,14 @@ def test_the_last_hop_is_the_last() -> None:
     assert thief(CPU, "a", MAX_HOPS, views, Wish()) == ""
 
 
+def test_what_moved_often_moves_again_after_a_rest_that_doubles() -> None:
+    views = [view("a", 0), view("b", 10_000)]
+    for hops, pause_s in ((MAX_HOPS, 1.0), (MAX_HOPS + 1, 2.0), (MAX_HOPS + 2, 4.0)):
+        early, late = pause_s - 0.1, pause_s
+        assert thief(CPU, "a", hops, views, Wish(), rested_s=early) == ""
+        assert thief(CPU, "a", hops, views, Wish(), rested_s=late) == "b"
+
+
 def test_a_hard_wish_is_kept() -> None:
     views = [view("a", 0), view("b", 10_000), view("c", 0)]
     assert thief(CPU, "a", 1, views, Wish("a", ("c",), is_soft=False)) == ""
