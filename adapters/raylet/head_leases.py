@@ -465,7 +465,10 @@ class LeasePlacer:
         hops = entry.moves if entry.asker else 0
         views = self._open_views(entry)
         entry.takes_room = True
-        return stealing.thief(entry.need, entry.node, hops, views, wish_of(entry))
+        rested_s = self.now() - entry.sent_s
+        return stealing.thief(
+            entry.need, entry.node, hops, views, wish_of(entry), rested_s=rested_s
+        )
 
     def _open_views(self, entry: LeaseEntry) -> list[placement.View]:
         views = self._views if self._views is not None else self._look_around()
