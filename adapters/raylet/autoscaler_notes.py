@@ -66,10 +66,11 @@ class AutoscalerNotes:
 
     def about(self, subject: str) -> list[str]:
         """What it says of a request's label, or of a placement group's hex id."""
+        name = subject.partition(" {")[0]
         return [
             note.text
             for note in (*self._valid.infeasible, *self._valid.waiting)
-            if note.subject == subject
+            if note.subject.partition(" {")[0] == name
         ]
 
     def rows(self) -> list[dict[str, Any]]:

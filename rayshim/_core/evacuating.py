@@ -97,7 +97,8 @@ class Evacuation:
         tried = self._tried.setdefault(object_id, set())
         target = next((one for one in self._targets(entry) if one not in tried), "")
         if not target:
-            self._refused(old.node, "no other node is there that could take them")
+            if not tried:
+                self._refused(old.node, "no other node is there")
             # What was full may have room at the next look.
             tried.clear()
             return

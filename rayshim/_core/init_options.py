@@ -211,6 +211,9 @@ def _cluster_address(address: str | None) -> str:
         address = os.environ.get("RAY_ADDRESS") or None
     if address is None:
         address = _cluster_of_this_process()
+    if address == "auto":
+        # Several may run on this host.
+        address = _cluster_of_this_process() or address
     if address is None or address == "local":
         return ""
     if not isinstance(address, str):

@@ -13,6 +13,8 @@ from rayshim.autoscaler.status import Status
 from rayshim.cluster_utils import Cluster
 from rayshim.lineage.node_groups import NodeGroup
 
+#: Nodes of a group that may start at once however few run, as in Ray.
+INITIAL_NODES = 5
 #: As in Ray's configuration for clusters on one machine.
 MAX_WORKERS, IDLE_TIMEOUT_MINUTES, UPSCALING_SPEED = 8, 0.1, 1.0
 #: Seconds between two turns; a node of this machine starts in about one.
@@ -34,8 +36,8 @@ class AutoscalingCluster:
         autoscaler_v2: accepted; there is one autoscaler.
         idle_timeout_minutes: a node without work for so long leaves (0.1).
         max_workers: nodes of all groups together (8).
-        upscaling_speed: nodes that may start at once for single requests, for each
-            one that runs (1).
+        upscaling_speed: nodes of a group that may start at once for single requests,
+            for each one that runs (1); five may in any case.
         **config_kwargs: other parts of Ray's configuration: those that say nothing
             about nodes of this machine are ignored.
 
@@ -173,6 +175,6 @@ def _group(
         min_nodes=int(node_type.get("min_workers") or 0),
         max_nodes=int(node_type.get("max_workers", max_workers)),
         idle_timeout_s=60 * idle_timeout_minutes,
-        upscaling_speed=upscaling_speed,
+        upscaling_speed=max(upscaling_speed, INITIAL_NODES),
         cold_start_s=COLD_START_S,
     )

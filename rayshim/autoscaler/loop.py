@@ -34,6 +34,9 @@ INTERVAL_S = 1.0
 DRAIN_ANSWER_S = 3.0
 #: Seconds for which a node that refused is not drained.
 HOLD_S = 15.0
+#: Seconds after which a node that was in the cluster, and is not in the demand any
+#: more, has left: one that joins anew, as after a refused drain, is away for a moment.
+GONE_S = 3.0
 #: Seconds after which nodes that a restarted head has not heard of count as gone.
 REJOIN_S = 60.0
 #: Seconds without launches after a failed one; doubled with each more, up to the limit.
@@ -96,6 +99,8 @@ class Autoscaler:
         self._restarted_s = 0.0
         #: Ids of nodes that have joined the cluster once.
         self._joined: set[str] = set()
+        #: Node id -> when a node that had joined was missed first.
+        self._gone_s: dict[str, float] = {}
         #: Node id -> drain that was ordered.
         self._draining: dict[str, _Draining] = {}
         #: Node id -> (until when it is left alone, why it refused).
@@ -211,19 +216,21 @@ class Autoscaler:
         left = []
         for one in provided:
             node_id = one.node_id
-            is_here = node_id in facts
             was_here = node_id in self._joined
-            if is_here or not (one.failure or (was_here and not self._missing)):
+            if node_id in facts or self._missing:
+                self._gone_s.pop(node_id, None)
+            elif was_here:
+                self._gone_s.setdefault(node_id, now)
+            is_gone = now - self._gone_s.get(node_id, now) > GONE_S
+            if node_id in facts or not (one.failure or is_gone):
                 left.append(one)
                 continue
             if one.failure and not was_here:
                 self._has_failed(one, now)
             self._provider.stop(node_id)
+            self._gone_s.pop(node_id, None)
             self._draining.pop(node_id, None)
             self._missing.discard(node_id)
-        for node_id in self._draining.keys() - facts.keys():
-            if not self._missing:
-                del self._draining[node_id]
         running = {one.group for one in demand.nodes}
         for name in [name for name in self._failed if name in running]:
             if now > self._failed[name].until_s:
@@ -297,7 +304,7 @@ class Autoscaler:
     def _act(self, decided: Plan, now: float) -> None:
         groups = {group.name: group for group in self.groups}
         for name, count in decided.launch.items():
-            logger.info("starting %d nodes of group %s", count, name)
+            logger.debug("starting %d nodes of group %s", count, name)
             try:
                 self._provider.launch(groups[name], count)
             except OSError as error:
@@ -312,7 +319,7 @@ class Autoscaler:
     def _drain(self, drain: Drain, now: float) -> None:
         if drain.node_id in self._draining:
             return
-        logger.info("draining node %s: %s", drain.node_id[:8], drain.reason)
+        logger.debug("draining node %s: %s", drain.node_id[:8], drain.reason)
         try:
             is_told = self._control.drain(drain.node_id, drain.reason)
         except (ConnectionError, RuntimeError):

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rayshim.autoscaler.loop import BACK_OFF_S, DRAIN_ANSWER_S, HOLD_S, Autoscaler
+from rayshim.autoscaler.loop import (
+    BACK_OFF_S,
+    DRAIN_ANSWER_S,
+    GONE_S,
+    HOLD_S,
+    Autoscaler,
+)
 from rayshim.autoscaler.provider import ProvidedNode
 from rayshim.lineage.demand import Demand, GangDemand, NodeFacts, ShapeDemand
 from rayshim.lineage.node_groups import NodeGroup
@@ -120,6 +126,9 @@ def test_drains_an_idle_node_and_stops_it_when_it_has_left() -> None:
     assert world.stopped == []
     del world.nodes["cpu-0"]
     scaler.step()
+    assert world.stopped == []
+    world.now += GONE_S + 1
+    scaler.step()
     assert world.stopped == ["cpu-0"]
     assert world.drains == ["cpu-0"]
 
@@ -189,6 +198,22 @@ def test_starts_nothing_anew_for_nodes_that_a_restarted_head_misses() -> None:
     scaler.step()
     world.instance, world.nodes = "second", {"head": HEAD}
     scaler.step()
+    assert list(world.started) == ["cpu-0"]
+
+
+def test_a_node_that_joins_anew_is_not_stopped() -> None:
+    world = World()
+    scaler = world.scaler(replace(CPU, min_nodes=1))
+    scaler.step()
+    world.join()
+    scaler.step()
+    node = world.nodes.pop("cpu-0")
+    world.now += 1
+    scaler.step()
+    world.nodes["cpu-0"] = node
+    world.now += GONE_S
+    scaler.step()
+    assert world.stopped == []
     assert list(world.started) == ["cpu-0"]
 
 
