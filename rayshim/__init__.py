@@ -55,6 +55,7 @@ _NAMES = {
 _MODULES = frozenset(
     (
         "actor",
+        "autoscaler",
         "cloudpickle",
         "exceptions",
         "job_config",
