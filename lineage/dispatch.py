@@ -14,6 +14,10 @@ serve them. Rules:
    back; one that is busy when it is claimed goes back after the calls in hand.
 4. The calls behind a late one return to the queue, and a late lease gets no more: a
    pipeline that is deep because calls were short never holds them behind a long one.
+5. Where each call is to have a place of its own (``single_use``, the strategy SPREAD),
+   a lease takes one call and goes back, however short calls are.
+6. Calls with large arguments on another node are a class of their own with that node
+   as its ``home``, whose raylet is asked first.
 
 The class decides; the shell sends. A call is any object; the shell keys calls by
 task id.
@@ -59,6 +63,7 @@ class LeaseSlot:
         "progress_s",
         "raylet",
         "reclaimed",
+        "single_use",
         "stealing",
         "wanted",
     )
@@ -81,6 +86,8 @@ class LeaseSlot:
         self.reclaimed = False
         #: Somebody else would use this lease if there were no calls for it.
         self.wanted = False
+        #: It goes back after its first call.
+        self.single_use = False
         #: No more calls are pushed; the lease goes back when it is empty.
         self.draining = False
         #: A steal is under way.
@@ -91,15 +98,18 @@ class SchedulingClass:
     """The waiting calls and the leases of one scheduling class."""
 
     __slots__ = (
+        "base",
         "cost_s",
-        "idle_s",
+        "home",
         "key",
         "label",
         "max_depth",
         "queue",
         "requested",
+        "single_use",
         "slots",
         "template",
+        "told_backlog",
     )
 
     def __init__(
@@ -108,22 +118,43 @@ class SchedulingClass:
         label: str,
         template: Any,
         max_depth: int = MAX_DEPTH,
-        idle_s: float = IDLE_S,
+        *,
+        single_use: bool = False,
     ) -> None:
         self.key = key
+        #: Node with the arguments of its calls, or empty: this one (rule 6).
+        self.home = ""
+        #: The class that its calls would be of without large arguments elsewhere.
+        self.base: SchedulingClass | None = None
+        #: Each call gets a lease of its own (rule 5).
+        self.single_use = single_use
+        #: Length of the queue that the raylet was told last.
+        self.told_backlog = 0
         self.label = label
         #: What the shell asks a lease with (opaque here).
         self.template = template
         #: 1 where an executor must not hold a second call (max_calls, no retries).
-        self.max_depth = max_depth
-        #: An idle lease is kept this long; 0 where each call is to be placed anew.
-        self.idle_s = idle_s
+        self.max_depth = 1 if single_use else max_depth
         self.queue: deque[Any] = deque()
         self.slots: list[LeaseSlot] = []
         #: Lease ids under way, in the order asked.
         self.requested: dict[bytes, float] = {}
         #: Mean run time of a call, or None before the first result.
         self.cost_s: float | None = None
+
+    def at(self, node_id: str) -> SchedulingClass:
+        """The same class for calls whose arguments are on another node (rule 6)."""
+        made = SchedulingClass(
+            (self.key, node_id),
+            self.label,
+            self.template,
+            self.max_depth,
+            single_use=self.single_use,
+        )
+        made.home = node_id
+        made.base = self
+        made.cost_s = self.cost_s
+        return made
 
     @staticmethod
     def is_late(slot: LeaseSlot, now_s: float) -> bool:
@@ -195,7 +226,7 @@ class SchedulingClass:
         most -= len(self.requested)
         if most <= 0:
             return 0
-        if not self.slots or self.cost_s is None:
+        if not self.slots or self.cost_s is None or self.single_use:
             return most
         for slot in self.slots:
             if slot.inflight and now_s - slot.progress_s >= LATE_S:
@@ -268,9 +299,7 @@ class SchedulingClass:
             elif slot.draining or (
                 not self.queue
                 and (
-                    slot.reclaimed
-                    or slot.wanted
-                    or now_s - slot.idle_since_s >= self.idle_s
+                    slot.reclaimed or slot.wanted or now_s - slot.idle_since_s >= IDLE_S
                 )
             ):
                 out.append(slot)

@@ -43,7 +43,7 @@ class TaskSubmitter:
         self.records: dict[bytes, CallRecord] = {}
         #: Class key -> class, for classes with calls or leases.
         self.classes: dict[Any, SchedulingClass] = {}
-        self._requests = LeaseRequests(peer)
+        self._requests = LeaseRequests(peer, self.classes)
         #: Executor address -> (class, lease) in use.
         self._slots: dict[str, tuple[SchedulingClass, LeaseSlot]] = {}
         #: Lease id -> executor address.
@@ -80,11 +80,13 @@ class TaskSubmitter:
             scheduling = self.classes.get(key)
             if scheduling is None:
                 # The next call of what is spread belongs on another node.
-                idle_s = 0.0 if template.strategy == "SPREAD" else IDLE_S
-                scheduling = SchedulingClass(
-                    key, template.label, template, max_depth, idle_s
+                scheduling = self.classes[key] = SchedulingClass(
+                    key,
+                    template.label,
+                    template,
+                    max_depth,
+                    single_use=template.strategy == "SPREAD",
                 )
-                self.classes[key] = scheduling
             record.scheduling = scheduling
             refs = self.enter(record)
             if peer.raylet.closed:
@@ -173,8 +175,15 @@ class TaskSubmitter:
 
     def _enqueue(self, record: CallRecord) -> None:
         scheduling = self._current_class(record)
+        if record.encoded.dependencies and self._peer.nodes.nodes:
+            scheduling = self._requests.near_arguments(record, scheduling)
+            scheduling = self.classes.setdefault(scheduling.key, scheduling)
+            record.scheduling = scheduling
         record.on(TaskEvent.ARGUMENTS_KNOWN)
-        scheduling.queue.append(record)
+        if record.kept is None:
+            scheduling.queue.append(record)
+        else:  # It rebuilds a lost value, and somebody waits for that.
+            scheduling.queue.appendleft(record)
         self._advance(scheduling, flush=False)
 
     def _advance(self, scheduling: SchedulingClass, *, flush: bool) -> None:
@@ -215,7 +224,9 @@ class TaskSubmitter:
         if not specs:
             return
         channel.send(m.PushTasks(specs))
-        if len(slot.inflight) > 1:
+        if slot.single_use:
+            slot.draining = slot.reclaimed = True
+        elif len(slot.inflight) > 1:
             self._arm_watch()
 
     def flush_all(self) -> None:
@@ -266,6 +277,7 @@ class TaskSubmitter:
         slot.address = grant.address
         slot.pid = grant.pid
         slot.raylet = raylet
+        slot.single_use = scheduling.single_use
         scheduling.slots.append(slot)
         self._slots[grant.address] = (scheduling, slot)
         self._leases[grant.lease_id] = grant.address
@@ -445,7 +457,7 @@ class TaskSubmitter:
             if not slot.inflight:
                 slot.idle_since_s = now
             if results.draining:
-                slot.draining = True
+                slot.draining, slot.reclaimed = True, False  # nobody may use it again
             scheduling.record_cost(results.cost_s)
             if scheduling.queue:
                 self._advance(scheduling, flush=True)

@@ -432,3 +432,40 @@ def test_a_steal_under_way_is_not_asked_for_again() -> None:
     load(made.slots[0], 5)
     made.slots[0].stealing = True
     assert made.late(1.0) == []
+
+
+# Places of their own, and homes.
+
+
+def test_a_class_whose_calls_are_spread_pushes_one_call_to_each_lease() -> None:
+    made = make_class(queued=100, leases=2, cost_s=0.0, single_use=True)
+    assert shares(made) == [1, 1]
+
+
+def test_a_class_whose_calls_are_spread_asks_for_a_lease_for_each() -> None:
+    made = make_class(queued=10, leases=1, cost_s=1e-6, single_use=True)
+    assert made.leases_wanted(0.0) == 10
+
+
+def test_an_idle_lease_that_others_would_use_goes_back_at_once() -> None:
+    made = make_class(leases=2)
+    made.slots[0].wanted = True
+    assert made.returnable(0.0) == [made.slots[0]]
+
+
+def test_a_lease_that_others_would_use_is_kept_while_there_are_calls() -> None:
+    made = make_class(queued=3, leases=1)
+    made.slots[0].wanted = True
+    assert made.returnable(QUANTUM_S * 2) == []
+    load(made.slots[0], 2)
+    made.queue.clear()
+    assert made.returnable(QUANTUM_S * 2) == []
+    assert not made.slots[0].draining
+
+
+def test_a_class_at_another_node_is_the_same_but_for_its_home() -> None:
+    made = make_class(cost_s=0.5, max_depth=3)
+    twin = made.at("node")
+    assert (twin.home, twin.base, twin.max_depth, twin.cost_s) == ("node", made, 3, 0.5)
+    assert twin.key != made.key
+    assert made.home == "" and made.base is None
