@@ -99,11 +99,14 @@ class ClassLife:
         self._asked[lease_id] = (self._asked[lease_id][0], target)
         self._ask(target, lease_id, rejection.hops + 1)
 
-    def reclaimed(self, lease_id: bytes) -> None:
+    def reclaimed(self, claim: ev.AskBack) -> None:
         """Somebody waits for what this class holds."""
         for slot in self.scheduling.slots:
-            if slot.lease_id == lease_id:
-                slot.reclaimed = True
+            if slot.lease_id == claim.lease_id:
+                if claim.if_idle:
+                    slot.wanted = True
+                else:
+                    slot.reclaimed = True
                 self._review()
                 return
 

@@ -111,7 +111,7 @@ class SimulatedNode:
                     clock.after(self.way_s(life), life.rejected, self, command)
                 case ev.AskBack():
                     life = self.holders[command.holder]
-                    clock.after(self.way_s(life), life.reclaimed, command.lease_id)
+                    clock.after(self.way_s(life), life.reclaimed, command)
                 case ev.AskElsewhere():
                     lease = self.raylet.leases[command.lease_id]
                     is_away = lease.state is LeaseState.FORWARDED
