@@ -12,7 +12,12 @@ from typing import Any
 
 #: Settings that Ray has under the same name, with RAY_ in front.
 _RAY_NAMES = frozenset(
-    ("memory_usage_threshold", "memory_monitor_refresh_ms", "task_oom_retries")
+    (
+        "memory_usage_threshold",
+        "memory_monitor_refresh_ms",
+        "task_oom_retries",
+        "scheduler_spread_threshold",
+    )
 )
 
 
@@ -58,6 +63,10 @@ class Settings:
     task_oom_retries: int = -1
     #: Seconds before the first of them; doubled for each further one. Ray's value.
     task_oom_retry_delay_s: float = 1.0
+    #: Used share of the own node up to which the head places actors there; above, on
+    #: the node that is used least. Data and work together against free machines; Ray's
+    #: value (``RAY_scheduler_spread_threshold``).
+    scheduler_spread_threshold: float = 0.5
     #: A pickled function larger than this warns, naming what it captured.
     function_warn_bytes: int = 10 * 1024 * 1024
     #: A pickled function larger than this is refused (Ray's limit).
@@ -84,6 +93,11 @@ class Settings:
     drain_timeout_s: float = 30.0
     #: Seconds in which nodes and drivers may come back to a restarted head.
     head_rejoin_s: float = 3.0
+    #: TCP port of the head's HTTP endpoint; 0: any that is free; -1: none. Until the
+    #: first request it is no more than a socket.
+    http_port: int = 0
+    #: Names, with commas between them, by which it may be called beside its address.
+    http_hosts: str = ""
     #: Seconds that the node process may take to come up. Slow disks need more.
     start_timeout_s: float = 60.0
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rayshim.lineage import affinity
-from rayshim.lineage.placement import View, Wish
+from rayshim.lineage.placement import Policy, View, Wish
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.head_nodes import NodeDirectory
     from rayshim.adapters.raylet.lease_queue import LeaseEntry
+
+
+#: Used share of the own node from which less used ones are preferred. Ray's value.
+SPREAD_THRESHOLD = 0.5
+
+
+def policy_of(settings: Mapping[str, Any]) -> Policy:
+    """How work without a wish is spread.
+
+    The best node is always taken: the head counts what it places, so that it need not
+    draw among good ones as Ray's nodes do, which know each other from hearsay.
+    """
+    name = "scheduler_spread_threshold"
+    return Policy(float(settings.get(name, SPREAD_THRESHOLD)))
 
 
 def wish_of(entry: LeaseEntry) -> Wish:

@@ -46,10 +46,11 @@ def busy(labelled, wait_until):
 @pytest.mark.parametrize("name", ["head", "north"])
 def test_affinity_to_a_node_that_is_free(labelled, name, soft):
     options = to(labelled.ids[name], soft=soft)
-    member = Member.options(**options).remote()
+    member = Member.options(num_cpus=1, **options).remote()
     task = where.options(**options)
     refs = [task.remote() for _ in range(3)]
     assert labelled.of(*refs, member.node.remote()) == [name] * 4
+    ray.kill(member)
 
 
 @pytest.mark.parametrize("name", ["head", "north"])
