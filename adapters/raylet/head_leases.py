@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet import lease_reports
-from rayshim.adapters.raylet.head_wishes import is_awaited, refusal_of, wish_of
+from rayshim.adapters.raylet.head_wishes import (
+    is_awaited,
+    policy_of,
+    refusal_of,
+    wish_of,
+)
 from rayshim.adapters.raylet.lease_engine import Engine, Tasks
 from rayshim.adapters.raylet.lease_queue import LeaseEntry, LeaseQueue
 from rayshim.adapters.wire import messages as wire
@@ -59,6 +64,7 @@ class LeasePlacer:
         #: Requests that a node was not heard of yet, in the order of sending.
         self._travelling: dict[bytes, LeaseEntry] = {}
         self._count = 0
+        self._policy = policy_of(server.config.settings)
         #: Choices so far for work that is to be spread.
         self._spread = 0
         #: Dask's scheduler, once it runs.
@@ -444,7 +450,9 @@ class LeasePlacer:
         views = self._open_views(entry)
         wish = wish_of(entry)
         self._spread += wish.is_spread
-        choice = placement.choose(entry.need, views, wish, draw=self._spread)
+        choice = placement.choose(
+            entry.need, views, wish, policy=self._policy, draw=self._spread
+        )
         if choice is None:
             if entry.asker or self.nodes.is_cluster or not views:
                 return ""
