@@ -110,6 +110,8 @@ class ControlService:
         self.infeasible = Infeasible(self, server)
         self._autoscaler_notes: AutoscalerNotes | None = None
         self._demand: DemandService | None = None
+        #: ``HOST:PORT`` of the HTTP endpoint; empty without one.
+        self.http_address = ""
         self.engine = EngineService(server, self.respond)
         self.engine.on_tasks = self.placer.attach
         #: Jobs that attached so far.
@@ -404,6 +406,7 @@ class ControlService:
             "address": config.address,
             "pid": os.getpid(),
             "namespace": config.namespace,
+            "http_address": self.http_address,
         }
 
     def _raylet(self, kind: str) -> NodeServer:

@@ -15,6 +15,7 @@ from rayshim.adapters.raylet.head_state import HeadState
 from rayshim.adapters.wire.address import place_of
 
 if TYPE_CHECKING:
+    from rayshim.adapters.http.endpoint import HttpEndpoint
     from rayshim.adapters.raylet.channels import Peer
     from rayshim.adapters.raylet.config import NodeConfig
 
@@ -45,12 +46,14 @@ class HeadServer(ChannelServer):
         grace_s = float(settings.get("head_rejoin_s", REJOIN_S))
         self._state = HeadState(self.control, journal, grace_s)
         self._recovery_ends = 0.0
+        self._http: HttpEndpoint | None = None
 
     async def start(self, *listeners: socket.socket | None) -> None:
         """Takes up the journal, serves bound sockets, and says where."""
         is_back = self._state.restore()
         self.control.keep_journal(self._state)
-        write_cluster_file(self.config)
+        self._open_http()
+        write_cluster_file(self.config, self.control.http_address)
         await self.listen(*listeners)
         self.control.start()
         if is_back:
@@ -60,8 +63,32 @@ class HeadServer(ChannelServer):
     async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Listens no more; nodes and peers notice that the head is gone."""
         self.control.stop()
+        if self._http is not None:
+            self._http.stop()
         self.stop_listening()
         self._state.close()
+
+    def _open_http(self) -> None:
+        """Listens for HTTP, too, unless the settings say no."""
+        config = self.config
+        port = int(config.settings.get("http_port", 0))
+        if port < 0:
+            return
+        from rayshim.adapters.http import endpoint
+
+        listener = endpoint.bind(config.listen_ip, port)
+        if listener is None:
+            return
+        more = str(config.settings.get("http_hosts", "")).split(",")
+        self._http = endpoint.HttpEndpoint(
+            listener,
+            lambda: self.control.demand.answer(),
+            token=config.token().hex(),
+            hosts=[config.node_ip, *(name.strip() for name in more)],
+        )
+        self._http.start()
+        address = endpoint.address_of(listener, config.node_ip)
+        self.control.http_address = address
 
     def _look_for_all(self) -> None:
         """Ends the recovery when all are back, or its time is over."""
@@ -79,7 +106,7 @@ class HeadServer(ChannelServer):
         self.control.peer_left(peer)
 
 
-def write_cluster_file(config: NodeConfig) -> None:
+def write_cluster_file(config: NodeConfig, http_address: str) -> None:
     """Tells drivers of this user and host how to join (mode 0600)."""
     facts = {
         "address": place_of(config.address),
@@ -87,6 +114,7 @@ def write_cluster_file(config: NodeConfig) -> None:
         "token": config.token().hex(),
         "pid": os.getpid(),
         "session": config.session,
+        "http_address": http_address,
     }
     path = os.path.join(config.session_dir, "cluster.json")
     scratch = f"{path}.{os.getpid()}"

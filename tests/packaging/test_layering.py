@@ -23,6 +23,7 @@ EXCEPTIONS = {"rayshim.lineage.ids": frozenset({"os.urandom"})}
 TECHNOLOGY: dict[str, frozenset[str]] = {
     "dask": frozenset({"dask", "distributed", "tornado"}),
     "flight": frozenset({"msgspec", "pyarrow"}),
+    "http": frozenset({"starlette", "uvicorn"}),
     "journal": frozenset({"redis"}),
     "nvml": frozenset(),
     "ports": frozenset(),

@@ -1,0 +1,1 @@
+"""What a head tells over HTTP (Starlette, Uvicorn)."""
