@@ -24,6 +24,8 @@ from rayshim.adapters.dask.stealing import SpillbackStealing
 
 #: The client of the scheduler that wants all lease tasks.
 CLIENT = "rayshim-leases"
+#: Kinds of lease tasks whose facts are kept once.
+MAX_KINDS = 1000
 #: Nothing runs: who asked for the lease runs what it likes on it.
 _SPEC = DataNode("lease", None)
 
@@ -60,6 +62,10 @@ class LeaseTasks:
             lambda: self.on_ready(),
             lambda: self.on_lost(),
         )
+        #: Label and need -> restrictions and annotations.
+        self._kinds: dict[
+            tuple[object, ...], tuple[dict[str, float], dict[str, Any]]
+        ] = {}
         scheduler.decide_node = self._decide
 
     @property
@@ -102,10 +108,22 @@ class LeaseTasks:
         ts = scheduler.new_task(key, _SPEC, "released")
         ts.prefix.duration_average = 0.0  # Of no weight beside Dask's own tasks.
         ts.priority = (*priority, 0)
-        ts.resource_restrictions = {NODE_RESOURCE: 0, **need}
-        ts.annotations = {"label": label}
+        ts.resource_restrictions, ts.annotations = self._facts(need, label)
         scheduler.client_desires_keys([key], CLIENT)
         self._recommend(key, "waiting")
+
+    def _facts(
+        self, need: Mapping[str, int], label: str
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        """What tasks of one kind share, as there may be very many of them."""
+        kind = (label, *need.items())
+        found = self._kinds.get(kind)
+        if found is None:
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds.clear()
+            found = {NODE_RESOURCE: 0, **need}, {"label": label}
+            self._kinds[kind] = found
+        return found
 
     def wake(self, lease_id: bytes) -> None:
         """Has the scheduler look for a node again."""

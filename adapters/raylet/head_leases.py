@@ -23,6 +23,7 @@ from rayshim.adapters.raylet.head_wishes import (
     wish_of,
 )
 from rayshim.adapters.raylet.lease_engine import Engine, Tasks
+from rayshim.adapters.raylet.lease_nodes import PlacerNodes, bundle_node
 from rayshim.adapters.raylet.lease_queue import LeaseEntry, LeaseQueue
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
@@ -67,8 +68,13 @@ class LeasePlacer:
         self._policy = policy_of(server.config.settings)
         #: Choices so far for work that is to be spread.
         self._spread = 0
+        #: Leases in the queue that wait at a node.
+        self._stuck_ids: set[bytes] = set()
         #: Dask's scheduler, once it runs.
-        self.engine = Engine()
+        self.engine = Engine(lambda: self._known.note_all())
+        self._known = PlacerNodes(
+            directory, self.engine, self._policy, self._is_followed
+        )
         self.now = server.now
         #: Restarts of the control service so far.
         self.lives = 0
@@ -101,6 +107,7 @@ class LeasePlacer:
 
     def _adopt_all(self) -> None:
         """Makes tasks of the entries whose node the scheduler knows by now."""
+        self._known.note_all()
         for entry in sorted(
             [*self._entries.values(), *self._placed.values()],
             key=lambda entry: entry.priority,
@@ -172,6 +179,7 @@ class LeasePlacer:
         self._entries[lease_id] = entry
         self._placed.pop(lease_id, None)
         self._queue.add(entry)
+        self._stuck_ids.add(lease_id)
         with self.engine as tasks:
             if tasks is not None and tasks.has(lease_id):
                 tasks.stuck(lease_id)
@@ -193,7 +201,7 @@ class LeasePlacer:
         entry.is_stuck = entry.is_moving = False
         entry.has_arrived = True
         self._travelling.pop(lease_id, None)
-        self._queue.remove(lease_id)
+        self._leave_queue(lease_id)
         if entry.asker or entry.is_granted:
             self._entries.pop(lease_id, None)
             self._placed[lease_id] = entry
@@ -277,8 +285,10 @@ class LeasePlacer:
         self._is_trying = True
         try:
             self._give_up_lost()
-            if self._queue:
-                self._views = self._look_around()
+            has_news = self._known.take_news() or self._stuck_ids
+            if has_news and self._queue:
+                if self._stuck_ids or not self._is_followed:
+                    self._views = self._known.views()
                 self._queue.try_all(lambda lease_id: self._try(self._entries[lease_id]))
         finally:
             self._is_trying = False
@@ -294,11 +304,13 @@ class LeasePlacer:
             self._forget(entry)
 
     def _node_joined(self, node: KnownNode) -> None:
+        self._known.note(node)
         if self.engine.tasks is not None:
             is_usable = self.nodes.machine.is_usable(node.node_id)
             self.engine.tasks.nodes.join(node.node_id, node.total, is_usable)
 
     def _node_changed(self, node: KnownNode) -> None:
+        self._known.note(node)
         if self.engine.tasks is not None:
             with self.engine as tasks:
                 is_usable = self.nodes.machine.is_usable(node.node_id)
@@ -308,6 +320,7 @@ class LeasePlacer:
     def _node_told(self, node: KnownNode, load: nodes.NodeLoad) -> None:
         """A node says what became of what was placed there."""
         node_id = node.node_id
+        self._known.note(node)
         for lease_id in load.arrived:
             self._travelling.pop(lease_id, None)
             entry = self._find(lease_id)
@@ -355,6 +368,7 @@ class LeasePlacer:
 
     def _node_died(self, node: KnownNode, death: str) -> None:
         node_id = node.node_id
+        self._known.drop(node_id)
         for entry in [*self._entries.values(), *self._placed.values()]:
             if entry.node == node_id:
                 if entry.asker or entry.is_granted:
@@ -390,21 +404,16 @@ class LeasePlacer:
         self._entries.pop(lease_id, None)
         self._placed.pop(lease_id, None)
         self._travelling.pop(lease_id, None)
-        self._queue.remove(lease_id)
+        self._leave_queue(lease_id)
         with self.engine as tasks:
             if tasks is not None:
                 tasks.forget(lease_id)
 
     # Choosing.
 
-    def _look_around(self) -> list[placement.View]:
-        """The nodes that may get work."""
-        tasks = self.engine.tasks
-        return [
-            placement.View(node.node_id, node.total, node.available, node.labels)
-            for node in self.nodes.usable()
-            if tasks is None or tasks.has_node(node.node_id)
-        ]
+    def _leave_queue(self, lease_id: bytes) -> None:
+        self._queue.remove(lease_id)
+        self._stuck_ids.discard(lease_id)
 
     def _try(self, entry: LeaseEntry) -> bool:
         """Whether something came of looking for a node."""
@@ -418,7 +427,7 @@ class LeasePlacer:
             if not entry.asker:
                 # It may be granted there just now: the node says which it was.
                 entry.is_moving = True
-                self._queue.remove(lease_id)
+                self._leave_queue(lease_id)
                 return self.nodes.send(was_at, wire.CancelLease(lease_id))
             with self.engine as tasks:
                 if tasks is not None and tasks.has(lease_id):
@@ -444,20 +453,22 @@ class LeasePlacer:
             return entry.node  # It is there, and the engine did not know.
         entry.bundle, entry.takes_room = None, False
         if entry.request.placement_group:
-            return self._decide_group(entry)
+            return bundle_node(entry, self.groups, self.nodes)
         if is_awaited(entry, self.nodes):
             return ""
-        views = self._open_views(entry)
         wish = wish_of(entry)
-        self._spread += wish.is_spread
-        choice = placement.choose(
-            entry.need, views, wish, policy=self._policy, draw=self._spread
-        )
+        if self._is_followed and not (entry.left.keys() - {entry.asker}):
+            skipped = "" if entry.is_away else entry.asker
+            choice = self._known.index.choose(entry.need, wish, without=skipped)
+        else:
+            views = self._open_views(entry)
+            self._spread += wish.is_spread
+            choice = placement.choose(entry.need, views, wish, draw=self._spread)
+            if choice is None and views and not self.nodes.is_cluster:
+                # The only node there can be: it waits there, as all else does.
+                choice = placement.Choice(views[0].node_id, False)
         if choice is None:
-            if entry.asker or self.nodes.is_cluster or not views:
-                return ""
-            # The only node there can be: it waits there, as all else does.
-            choice = placement.Choice(views[0].node_id, False)
+            return ""
         if not choice.has_room and self._can_wait(entry):
             return ""
         entry.takes_room = True
@@ -467,7 +478,7 @@ class LeasePlacer:
         """The node for a request that waits at one that cannot grant it."""
         entry.bundle, entry.takes_room = None, False
         if entry.request.placement_group:
-            return self._decide_group(entry)
+            return bundle_node(entry, self.groups, self.nodes)
         if is_awaited(entry, self.nodes):
             return ""
         hops = entry.moves if entry.asker else 0
@@ -479,7 +490,7 @@ class LeasePlacer:
         )
 
     def _open_views(self, entry: LeaseEntry) -> list[placement.View]:
-        views = self._views if self._views is not None else self._look_around()
+        views = self._views if self._views is not None else self._known.views()
         if not entry.left:
             return views
         if entry.asker and not entry.node and not entry.is_away:
@@ -501,31 +512,6 @@ class LeasePlacer:
         is_here = rank(entry.request.labels, asker.labels) >= 0
         return is_here and placement.fits(entry.need, asker.total)
 
-    def _decide_group(self, entry: LeaseEntry) -> str:
-        request = entry.request
-        group, index = request.placement_group, request.bundle_index
-        places = self.groups.places(group)
-        if index >= 0:
-            node_id = places.get(index, "")
-            if node_id == entry.node or self.nodes.find(node_id) is None:
-                return ""
-            return node_id
-        best = ""
-        for at, node_id in places.items():
-            node = self.nodes.find(node_id)
-            if node is None or node_id == entry.node:
-                continue
-            if node_id == entry.asker and not entry.is_away:
-                continue
-            best = best or node_id
-            node.refresh()
-            if placement.fits(entry.need, node.bundles.get((group, at), {})):
-                entry.bundle = (group, at)
-                return node_id
-        if (entry.asker and not entry.is_away) or entry.node:
-            return ""
-        return best
-
     def _sent(self, lease_id: bytes, node_id: str) -> None:
         """A request goes to a node: tells it, or who asked."""
         entry = self._find(lease_id)
@@ -540,7 +526,8 @@ class LeasePlacer:
                 have[name] -= units
         elif entry.takes_room:
             node.place(lease_id, entry.need, now)
-        self._queue.remove(lease_id)
+            self._known.note(node)
+        self._leave_queue(lease_id)
         entry.is_stuck = entry.is_moving = entry.has_arrived = False
         entry.node, entry.sent_s = node_id, now
         if not entry.asker:

@@ -44,6 +44,7 @@ class KnownNode:
     __slots__ = (
         "available",
         "bundles",
+        "has_news",
         "join",
         "link",
         "load",
@@ -73,6 +74,8 @@ class KnownNode:
         self.load: nodes.NodeLoad | None = None
         #: Loads that were told so far.
         self.told_count = 0
+        #: It may have more room than when somebody last took note.
+        self.has_news = True
 
     @property
     def node_id(self) -> str:
@@ -100,7 +103,7 @@ class KnownNode:
         """Takes its own account."""
         self.load = load
         self.told_count += 1
-        self.available = to_units(load.available)
+        before, self.available = self.available, to_units(load.available)
         for lease_id in load.arrived:
             self.placed.pop(lease_id, None)
         for lease_id, (need, placed_s) in list(self.placed.items()):
@@ -108,6 +111,9 @@ class KnownNode:
                 del self.placed[lease_id]  # its owner died, or needs it no more
             else:
                 self._take(need)
+        for name, units in self.available.items():
+            if units > before.get(name, 0):
+                self.has_news = True
 
     def _take(self, need: Units) -> None:
         for name, units in need.items():
@@ -151,6 +157,8 @@ class NodeDirectory:
         self.on_status: list[Callable[[KnownNode], None]] = []
         #: Called when some node may have more room than before.
         self.on_room: list[Callable[[], None]] = []
+        #: Changes of room so far that no load told of.
+        self.changes = 0
         self._count = 0
         self._dead: dict[str, nodes.NodeInfo] = {}
         self._announced_s = -ANNOUNCE_S
@@ -274,7 +282,7 @@ class NodeDirectory:
                 told(node)
         if commands:
             self._status_changed(node)
-        self.changed()
+        self._look_for_room()
 
     def leaving(self, peer: Peer, message: nodes.LeaveCluster) -> None:
         """A node will go, or is asked to go."""
@@ -375,6 +383,10 @@ class NodeDirectory:
 
     def changed(self) -> None:
         """Some node may have more room, or a group got its bundles."""
+        self.changes += 1
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
         for told in self.on_room:
             told()
 

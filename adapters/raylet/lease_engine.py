@@ -89,11 +89,15 @@ class Engine:
     """The tasks, if there are any; what fails in a ``with`` block ends their use.
 
     The entries of the placer say all that the tasks say, so that leases go on.
+
+    Args:
+        on_failed: Called when their use has ended.
     """
 
-    __slots__ = ("tasks",)
+    __slots__ = ("_on_failed", "tasks")
 
-    def __init__(self) -> None:
+    def __init__(self, on_failed: Callable[[], None]) -> None:
+        self._on_failed = on_failed
         #: None before Dask runs, without it, and after it failed.
         self.tasks: Tasks | None = None
 
@@ -113,4 +117,5 @@ class Engine:
             exc_info=error,
         )
         self.tasks = None
+        self._on_failed()
         return True

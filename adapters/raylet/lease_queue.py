@@ -122,6 +122,8 @@ class LeaseQueue:
     def __init__(self) -> None:
         #: Shape -> (priority, lease id), sorted; none is empty.
         self._shapes: dict[Hashable, list[tuple[tuple[int, int], bytes]]] = {}
+        #: Each shape that has entries, so that they share it.
+        self._known: dict[Hashable, Hashable] = {}
         #: Lease id -> its place.
         self._places: dict[bytes, tuple[Hashable, tuple[int, int]]] = {}
 
@@ -133,6 +135,7 @@ class LeaseQueue:
         lease_id = entry.request.lease_id
         self.remove(lease_id)
         entry.sort_in()
+        entry.shape = self._known.setdefault(entry.shape, entry.shape)
         queue = self._shapes.setdefault(entry.shape, [])
         insort(queue, (entry.priority, lease_id))
         self._places[lease_id] = (entry.shape, entry.priority)
@@ -147,6 +150,7 @@ class LeaseQueue:
         del queue[bisect_left(queue, (priority, lease_id))]
         if not queue:
             del self._shapes[shape]
+            del self._known[shape]
 
     def try_all(self, try_one: Callable[[bytes], bool]) -> None:
         """Offers the first of each shape, and the next one if something came of it.

@@ -60,8 +60,8 @@ def test_code_of_distributed_is_as_it_was(method: str) -> None:
     name = getattr(ours, "__qualname__", "")
     assert found == wanted, (
         f"distributed {distributed.__version__} has another Scheduler.{method} than "
-        f"{RELEASE}: read it, see whether {name} (adapters/dask) still does what it should with it, and "
-        f"then pin {found!r}"
+        f"{RELEASE}: read it, see whether {name} (adapters/dask) still does what it "
+        f"should with it, and then pin {found!r}"
     )
 
 
