@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import (
     NodeLabelSchedulingStrategy,
     NotIn,
 )
-from scheduling.labelled import is_pending
+from scheduling.labelled import Member, is_pending
 
 #: Real Ray takes seconds to start nodes and to notice their death.
 pytestmark = pytest.mark.timeout(180)
@@ -93,3 +93,24 @@ def test_hard_affinity_to_a_node_that_a_selector_forbids_fails(labelled):
     task = where.options(scheduling_strategy=strategy, label_selector={"zone": "south"})
     with pytest.raises(ray.exceptions.TaskUnschedulableError):
         ray.get(task.remote(), timeout=30)
+
+
+@pytest.mark.differs("label-strategy-of-actors")
+def test_actors_mind_the_strategy(labelled):
+    options = by_labels({"zone": In("south")}, soft={"zone": In("moon")})
+    member = Member.options(**options).remote()
+    other = Member.options(**by_labels({"zone": In("moon")})).remote()
+    refs = [member.node.remote(), other.node.remote()]
+    ready, waiting = ray.wait(refs, num_returns=2, timeout=10)
+    ray.kill(other)
+    assert (ready, waiting) == (refs[:1], refs[1:])
+    assert labelled.of(*ready) == ["south"]
+
+
+@pytest.mark.differs("spaces-in-label-selectors")
+def test_spaces_between_values_do_not_count(labelled):
+    ref = where.options(label_selector={"zone": "in(moon, south)"}).remote()
+    ready, _ = ray.wait([ref], timeout=10)
+    if not ready:
+        ray.cancel(ref)
+    assert ready == [ref]
