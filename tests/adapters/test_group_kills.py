@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,3 +85,24 @@ def test_a_node_that_is_killed_after_it_has_reserved(
     assert row(owner, group_id)["state"] == "REMOVED"
     assert cpus(owner, "available")[busy.node_id] == 1
     holder.close()
+
+
+def test_a_head_that_is_killed_between_the_phases(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/journal.sqlite"
+    with ClusterProcesses(journal_url=url, cluster_name="one") as cluster:
+        job_id = (1).to_bytes(4, "little")
+        owner = cluster.head.peer(job_id=job_id)
+        group_id, free, (busy, holder) = start_group(cluster, owner)
+        port = int(cluster.head.address.split("/")[0].rpartition(":")[2])
+        cluster.restart_head(port)
+        owner.close()
+        owner = cluster.head.peer(job_id=job_id)
+        holder.send(wire.ReturnLease(b"1"))
+        answer = owner.request("wait_placement_group", id=group_id, timeout_s=20.0)
+        assert answer is True
+        homes = row(owner, group_id)["bundles_to_node_id"]
+        assert set(homes.values()) == {free.node_id, busy.node_id}
+        owner.request("remove_placement_group", id=group_id)
+        cluster.wait_free(CPU=2.0)
+        holder.close()
+        owner.close()
