@@ -198,16 +198,17 @@ class DemandService:
         self, shapes: dict[_Key, _Shape], raylet: Raylet, counted: Collection[bytes]
     ) -> None:
         """What waits at the node in this process, which need not ask the head."""
-        backlogs = raylet.backlogs()
+        seen = set()
         for lease_id, lease in raylet.leases.items():
-            asked = lease.request
-            if lease.state is not LeaseState.WAITING or asked.group:
+            asked, share = lease.request, lease.share
+            if lease.state is not LeaseState.WAITING or asked.group or share is None:
                 continue
-            if lease_id in counted:
+            if lease_id in counted or id(share) in seen:
                 continue
+            seen.add(id(share))  # The first request stands for its whole class.
             amounts = to_amounts(asked.need)
             request = wire.RequestLease(lease_id, b"", asked.label, amounts, {}, 0)
-            count = max(backlogs.get(lease_id, 0), 1)
+            count = max(len(share.waiting), share.backlog)
             _counted(shapes, request, count, lease.since_s)
 
     def _empty_views(self) -> list[placement.View]:

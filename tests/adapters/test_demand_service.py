@@ -176,6 +176,7 @@ def test_a_session_on_one_node_answers_too(join: Join) -> None:
         wait_until(lambda: demand_of(owner).nodes[0].idle_s > 0, "an idle node")
         owner.lease(b"held")
         owner.ask(b"one", label="f {CPU: 1}", backlog=3)
+        owner.ask(b"more", label="f {CPU: 1}", backlog=3)
         owner.ask(b"two", label="g {GPU: 1}", resources={"GPU": 1.0})
 
         wait_until(lambda: len(demand_of(owner).leases) == 2, "two shapes")
