@@ -36,7 +36,7 @@ LOOPBACK = "127.0.0.1"
 LAST_WORDS_S = 2.0
 #: Seconds for a node that is asked to end.
 END_LIMIT_S = 5.0
-#: Seconds for the values of a node that is removed gracefully.
+#: Seconds in which the values of a node that is removed gracefully have to get fewer.
 EVACUATION_LIMIT_S = 30.0
 
 
@@ -392,7 +392,7 @@ class Cluster:
         Args:
             node: as :meth:`add_node` returned it.
             allow_graceful: let other nodes take over the values that only it has,
-                within EVACUATION_LIMIT_S, before it goes; its running calls end.
+                before it goes; its running calls end.
                 False: SIGKILL, as a host that fails.
 
         Raises:
@@ -418,15 +418,23 @@ class Cluster:
             "limit_s": EVACUATION_LIMIT_S,
             "waits_work": False,
         }
-        assert self._head is not None
-        try:
-            with OneShot(self._head.process_address, self._token) as head:
-                is_told = head.ask("drain_node", order)
-        except ConnectionError:
-            return  # no head: no owner would hear of it
-        if is_told and node.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                node.process.process.wait(EVACUATION_LIMIT_S + END_LIMIT_S)
+        process = node.process
+        # No head: no owner would hear of it.
+        with (
+            contextlib.suppress(ConnectionError),
+            OneShot(self.head_process_address, self._token) as head,
+        ):
+            if process is None or not head.ask("drain_node", order):
+                return
+            note, changed_s = "", time.monotonic()
+            while time.monotonic() - changed_s < EVACUATION_LIMIT_S + END_LIMIT_S:
+                if _until(lambda: process.process.poll() is not None, 1.0):
+                    return
+                # It says how many values are left.
+                rows = head.ask("node_table")
+                notes = {row["node_id"]: row["drain_note"] for row in rows}
+                if notes.get(node.node_id, "") != note:
+                    note, changed_s = notes.get(node.node_id, ""), time.monotonic()
 
     def list_all_nodes(self) -> list[ClusterNode]:
         """The head's node and the others."""

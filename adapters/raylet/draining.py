@@ -56,6 +56,9 @@ class Drain:
         self._task: asyncio.Task[None] | None = None
         #: What owners said of values that they could not take elsewhere.
         self._refusal = ""
+        #: The fewest values that were left so far: while they get fewer, it goes on.
+        self._least: int | None = None
+        self._deadline_s = 0.0
 
     @property
     def reason(self) -> str:
@@ -109,10 +112,10 @@ class Drain:
     async def _wait(self) -> str:
         """Waits until nothing is left; else what there is at the limit."""
         loop = self._server.loop
-        deadline = loop.time() + self._limit_s
+        self._deadline_s = loop.time() + self._limit_s
         while True:
             left = await self._left()
-            if not left or loop.time() > deadline:
+            if not left or loop.time() > self._deadline_s:
                 return left
             self._note(left)
             await asyncio.sleep(LOOK_S)
@@ -125,6 +128,9 @@ class Drain:
                 return busy
         stored = await asyncio.to_thread(self._stored)
         count = stored + self._pinned_copies()
+        if self._least is None or count < self._least:
+            self._least = count
+            self._deadline_s = self._server.loop.time() + self._limit_s
         if count:
             text = (
                 f"{count} values of processes on other nodes are only here, and other "

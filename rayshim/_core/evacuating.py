@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 LOOK_SHARE = 0.05
 #: Values that are moved at once.
-AT_ONCE = 8
+AT_ONCE = 32
 
 
 class Evacuation:
