@@ -44,6 +44,8 @@ MODULES = (
     "simulated",
     "stock_dask",
 )
+#: Why there is no value where a back end has nothing to measure.
+NOT_MEASURED = "not measured here"
 #: Enough for what the cases store.
 STORE_BYTES = 100 * 1024 * 1024
 
@@ -199,7 +201,7 @@ def run(name: str, backend: str) -> list[dict[str, Any]]:
             "ideal": line.ideal,
         }
         if row["value"] is None:
-            row["error"] = error or "not measured here"
+            row["error"] = error or NOT_MEASURED
         rows.append(row)
     return rows
 

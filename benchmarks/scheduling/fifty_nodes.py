@@ -31,7 +31,12 @@ def measure(ray: Any, nodes: int) -> dict[str, float]:
     import rayshim.cluster_utils as utils
     from first_calls import new_function
 
-    options = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
+    options = {
+        "num_cpus": 1,
+        "object_store_memory": STORE_BYTES,
+        # All start at once on few cores.
+        "_system_config": {"node_timeout_s": 30.0},
+    }
     started = time.perf_counter()
     made = utils.Cluster(initialize_head=True, head_node_args=options)
     try:

@@ -10,10 +10,12 @@ Without ``--ray-python`` the column of Ray stays empty.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,18 +40,22 @@ def run_case(
     """Run a case in a fresh process; the rows that it printed."""
     script = str(Path(cases.__file__))
     command = [python, script, case.name, "--backend", backend]
+    process = subprocess.Popen(
+        ["nice", "-n", str(nice), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            ["nice", "-n", str(nice), *command],
-            timeout=case.limit_s + GRACE_S,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            check=False,
-        )
-        output = done.stdout
+        output, _ = process.communicate(timeout=case.limit_s + GRACE_S)
     except subprocess.TimeoutExpired:
         output = ""
+    finally:
+        # What it started is in its group, and goes with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     missing = {"value": None, "error": "the process gave no result"}
     return rows or [{"case": line.name, **missing} for line in case.lines]
@@ -103,8 +109,9 @@ def to_markdown(known: list[cases.Case], samples: Samples, errors: Errors) -> st
                 values = samples.get((line.name, backend))
                 cells.append(show(statistics.median(values)) if values else "-")
                 reason = errors.get((line.name, backend))
-                if reason and backend in case.functions:
-                    notes.append(f"- {line.name} on {backend}: {reason}")
+                note = f"- {case.name} on {backend}: {reason}"
+                if reason and reason != cases.NOT_MEASURED and note not in notes:
+                    notes.append(note)
             holds = {None: "-", True: "yes", False: "no"}[judge(line, samples)]
             table.append(
                 f"| {line.name} | {line.unit} | {bound(line)} | {show(line.ideal)} | "
@@ -129,6 +136,25 @@ def circumstances(load_before: tuple[float, float, float]) -> str:
         f"{platform.python_version()}; load average before it (1, 5, 15 minutes): "
         f"{loads}\n\n"
     )
+
+
+def write(
+    options: argparse.Namespace,
+    load_before: tuple[float, float, float],
+    known: list[cases.Case],
+    samples: Samples,
+    errors: Errors,
+) -> None:
+    """Keep what is known so far: a run takes minutes."""
+    if options.markdown is not None:
+        table = to_markdown(known, samples, errors)
+        options.markdown.write_text(circumstances(load_before) + table)
+    if options.json is not None:
+        values = [
+            {"case": name, "backend": backend, "values": found}
+            for (name, backend), found in samples.items()
+        ]
+        options.json.write_text(json.dumps(values, indent=1) + "\n")
 
 
 def parse() -> argparse.Namespace:
@@ -177,16 +203,8 @@ def main() -> int:
                     f"{time.monotonic() - started:.1f} s",
                     file=sys.stderr,
                 )
-    table = to_markdown(known, samples, errors)
-    print(table)
-    if options.markdown is not None:
-        options.markdown.write_text(circumstances(load_before) + table)
-    if options.json is not None:
-        values = [
-            {"case": name, "backend": backend, "values": found}
-            for (name, backend), found in samples.items()
-        ]
-        options.json.write_text(json.dumps(values, indent=1) + "\n")
+                write(options, load_before, known, samples, errors)
+    print(to_markdown(known, samples, errors))
     verdicts = [judge(line, samples) for case in known for line in case.lines]
     return int(False in verdicts)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simulated_world import Work
 
 #: Simulated seconds before anything is counted, and that are counted.
-WARM_UP_S, COUNTED_S = 4.0, 3.0
+WARM_UP_S, COUNTED_S = 3.0, 2.0
 #: The sizes of the table.
 SIZES = (1, 10, 100, 1000)
 

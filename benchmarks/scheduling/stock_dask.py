@@ -110,12 +110,12 @@ def fairness(distributed: Any) -> float:
 
         def time_of_few() -> float:
             started = time.perf_counter()
-            client.gather(sleeping(client, waiting.SHORT_S, waiting.FEW))
+            client.gather(sleeping(client, waiting.FEW_S, waiting.FEW))
             return time.perf_counter() - started
 
         time_of_few()
         alone = [time_of_few() for _ in range(waiting.ROUNDS)]
-        refs = sleeping(client, waiting.SHORT_S, waiting.DEEP)
+        refs = sleeping(client, waiting.DEEP_S, waiting.DEEP)
         distributed.wait(refs[:100])
         beside = time_of_few()
     return beside / statistics.median(alone)
