@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rayshim.lineage import placement
-from rayshim.lineage.labels import rank
+from rayshim.lineage.bundle_placement import Needs, place
+from rayshim.lineage.labels import matches, rank
 from rayshim.lineage.reasons import Reason
 from rayshim.lineage.resources import Units, describe, to_amounts
 
@@ -174,8 +175,7 @@ def labels_text(
 
 
 def group_reasons(
-    missing: Mapping[int, Units],
-    strategy: str,
+    needs: Needs,
     views: Sequence[NodeView],
     *,
     count: int,
@@ -185,13 +185,13 @@ def group_reasons(
     """Why bundles of a placement group have no node.
 
     Args:
-        missing: index -> bundle, of those that have none.
-        strategy: of the group.
+        needs: of the bundles that have none.
         views: the nodes that are not dead.
         count: bundles of the group.
         places: index -> node of the others.
         waited_s: since it was asked for.
     """
+    missing, strategy = needs.bundles, needs.strategy
     numbers: dict[str, Any] = {
         "strategy": strategy,
         "bundles": count,
@@ -204,15 +204,22 @@ def group_reasons(
     )
     reasons = []
     for index, need in missing.items():
-        if not any(placement.fits(need, view.total) for view in views):
+        text = f"{head}: bundle {index} needs {describe(need)}"
+        selector = needs.selectors.get(index) or {}
+        fitting = [v for v in views if matches(selector, v.labels)]
+        if selector and not fitting:
+            there = labels_text(views, [selector])
             reasons.append(
-                _infeasible(
-                    f"{head}: bundle {index} needs {describe(need)}",
-                    need,
-                    views,
-                    numbers,
+                Reason(
+                    "labels",
+                    f"{text} on a node with labels {dict(selector)}; no node has them: "
+                    f"{there}",
+                    {**numbers, "bundle": index, "selectors": [dict(selector)]},
+                    "change the selector, or start a node with these labels",
                 )
             )
+        elif not any(placement.fits(need, view.total) for view in fitting):
+            reasons.append(_infeasible(text, need, fitting, numbers))
     if reasons:
         return reasons
     idle = [placement.View(v.node_id, v.total, v.total, v.labels) for v in views]
@@ -222,12 +229,14 @@ def group_reasons(
         if v.state == "ALIVE"
     ]
     each = ", ".join(f"{index} {describe(need)}" for index, need in missing.items())
-    if placement.place_bundles(missing, strategy, idle, places) is None:
+    if place(needs, idle, places) is None:
         wanted = {
             "STRICT_SPREAD": f"a node of its own for each of {count} bundles, and "
             f"{len(views)} nodes are there",
             "STRICT_PACK": "one node with room for all of them",
         }.get(strategy, "more than all nodes have together")
+        if needs.topology:
+            wanted += f", on nodes with one value of the label {needs.topology}"
         total: Units = {}
         for need in missing.values():
             for name, units in need.items():

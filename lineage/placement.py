@@ -1,4 +1,4 @@
-"""Which node gets what: leases one by one, the bundles of a placement group together.
+"""Which node gets a lease. For bundles of groups see :mod:`.bundle_placement`.
 
 Pure functions over what nodes said they have. Rules for a lease:
 
@@ -17,7 +17,7 @@ Pure functions over what nodes said they have. Rules for a lease:
 without looking at each.
 
 Source: the hybrid policy is described in Ray's documentation ("Scheduling",
-default strategy); the bundles are placed first-fit by decreasing size.
+default strategy).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rayshim.lineage.labels import matches
-from rayshim.lineage.resources import CPU, GPU, Units
+from rayshim.lineage.resources import CPU, GPU
 
 
 class View(NamedTuple):
@@ -180,112 +180,3 @@ def _choose(
         best_k = sum(usage(view, need) <= least for view in best_first)
     drawn_from = best_first[:best_k]
     return Choice(drawn_from[draw % len(drawn_from)].node_id, True)
-
-
-def place_bundles(
-    bundles: Mapping[int, Units],
-    strategy: str,
-    views: Sequence[View],
-    placed: Mapping[int, str] | None = None,
-) -> dict[int, str] | None:
-    """Index of each bundle -> its node, or None when they do not all fit now.
-
-    Args:
-        bundles: what is to be placed, by index.
-        strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
-        views: the nodes that may get work, in order of joining.
-        placed: bundles of the group that are on nodes already.
-    """
-    used = dict.fromkeys((placed or {}).values(), 0)
-    for node_id in (placed or {}).values():
-        used[node_id] += 1
-    free = {view.node_id: dict(view.available) for view in views}
-    if strategy in ("PACK", "STRICT_PACK"):
-        homes = [node_id for node_id in free if node_id in used]
-        if strategy == "STRICT_PACK" and used:
-            return _pack(bundles, {node_id: free[node_id] for node_id in homes})
-        for node_id in [*homes, *(one for one in free if one not in used)]:
-            if _pack(bundles, {node_id: dict(free[node_id])}) is not None:
-                return dict.fromkeys(bundles, node_id)
-        return None if strategy == "STRICT_PACK" else _pack(bundles, free)
-    if strategy == "STRICT_SPREAD":
-        return _match(bundles, {one: free[one] for one in free if one not in used})
-    return _spread(bundles, free, used)
-
-
-def _pack(
-    bundles: Mapping[int, Units], free: dict[str, Units]
-) -> dict[int, str] | None:
-    """Few nodes: each bundle, large ones first, goes to the first where it fits."""
-    chosen: dict[int, str] = {}
-    for index in _by_size(bundles):
-        for node_id, have in free.items():
-            if fits(bundles[index], have):
-                _take(have, bundles[index])
-                chosen[index] = node_id
-                break
-        else:
-            return None
-    return dict(sorted(chosen.items()))
-
-
-def _spread(
-    bundles: Mapping[int, Units], free: dict[str, Units], used: dict[str, int]
-) -> dict[int, str] | None:
-    """Many nodes: each bundle goes where the fewest of the group are."""
-    chosen: dict[int, str] = {}
-    for index in _by_size(bundles):
-        able = [one for one, have in free.items() if fits(bundles[index], have)]
-        if not able:
-            return None
-        node_id = min(able, key=lambda one: used.get(one, 0))
-        _take(free[node_id], bundles[index])
-        used[node_id] = used.get(node_id, 0) + 1
-        chosen[index] = node_id
-    return dict(sorted(chosen.items()))
-
-
-def _match(
-    bundles: Mapping[int, Units], free: Mapping[str, Units]
-) -> dict[int, str] | None:
-    """A node of its own for each bundle (augmenting paths; Kuhn 1955)."""
-    taken: dict[str, int] = {}
-
-    def find(index: int, seen: set[str]) -> bool:
-        able = [one for one, have in free.items() if fits(bundles[index], have)]
-        for node_id in able:
-            if node_id not in taken:
-                taken[node_id] = index
-                return True
-        for node_id in able:
-            if node_id not in seen:
-                seen.add(node_id)
-                if find(taken[node_id], seen):
-                    taken[node_id] = index
-                    return True
-        return False
-
-    if not all(find(index, set()) for index in _by_size(bundles)):
-        return None
-    return {index: node_id for node_id, index in sorted(taken.items(), key=_second)}
-
-
-def _second(pair: tuple[str, int]) -> int:
-    return pair[1]
-
-
-def _by_size(bundles: Mapping[int, Units]) -> list[int]:
-    """Scarce and large ones first: what is hardest to place."""
-    return sorted(
-        bundles,
-        key=lambda index: (
-            -len(bundles[index]),
-            -max(bundles[index].values(), default=0),
-            index,
-        ),
-    )
-
-
-def _take(have: Units, need: Units) -> None:
-    for name, units in need.items():
-        have[name] = have.get(name, 0) - units

@@ -377,8 +377,7 @@ class WhyService:
             if reason is not None and reason.kind != "infeasible":
                 return Explanation(subject, "waiting", (reason,))
         reasons = explain_nodes.group_reasons(
-            group.missing,
-            group.strategy,
+            group.needs,
             self.views(),
             count=len(group.bundles),
             places=group.places,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayshim.lineage.bundle_placement import Needs
 from rayshim.lineage.explain_nodes import (
     NodeView,
     Wanted,
@@ -91,11 +92,15 @@ def test_cluster_without_nodes() -> None:
     assert only(request_reasons(wanted({"CPU": 1}), [])).kind == "infeasible"
 
 
-def group(strategy: str, *bundles: dict[str, float]) -> list[Reason]:
+def group(
+    strategy: str,
+    *bundles: dict[str, float],
+    selectors: dict[int, dict[str, str]] | None = None,
+    topology: str = "",
+) -> list[Reason]:
     missing = {index: to_units(bundle) for index, bundle in enumerate(bundles)}
     return group_reasons(
-        missing,
-        strategy,
+        Needs(missing, strategy, selectors or {}, topology),
         [SMALL, LARGE],
         count=len(bundles),
         places={},
@@ -119,6 +124,18 @@ def test_strict_pack_of_more_than_a_node_has() -> None:
     reason = only(group("STRICT_PACK", {"CPU": 5}, {"CPU": 5}))
     assert reason.kind == "infeasible"
     assert "one node with room for all" in reason.text
+
+
+def test_bundle_whose_labels_no_node_has() -> None:
+    reason = only(group("PACK", {"CPU": 1}, selectors={0: {"zone": "moon"}}))
+    assert reason.kind == "labels"
+    assert "{'zone': 'moon'}" in reason.text
+
+
+def test_bundles_whose_topology_no_node_has() -> None:
+    reason = only(group("SPREAD", {"CPU": 1}, topology="rack"))
+    assert reason.kind == "infeasible"
+    assert "one value of the label rack" in reason.text
 
 
 def test_bundle_that_others_hold_up() -> None:
