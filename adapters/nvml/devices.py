@@ -28,7 +28,7 @@ _SMI_LIMIT_S = 20.0
 class Gpu(NamedTuple):
     """One device, by its number as the driver counts."""
 
-    index: int
+    number: int
     #: As the maker writes it, for example ``NVIDIA A100-SXM4-40GB``.
     name: str
 

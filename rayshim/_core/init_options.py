@@ -339,7 +339,7 @@ def _gpus(asked: float | None) -> tuple[float, str]:
 
     found = find()
     if visible is not None:
-        chosen = [one for one in found if str(one.index) in visible]
+        chosen = [one for one in found if str(one.number) in visible]
         # Devices may be named by their unique ids, too.
         found = chosen or found[: len(visible)]
     count = float(len(found)) if asked is None else asked
