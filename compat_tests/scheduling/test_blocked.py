@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -85,29 +84,14 @@ def test_a_get_with_a_limit_gives_the_cpus_back():
 def test_the_next_of_a_generator_gives_the_cpus_back():
     @ray.remote(num_cpus=4)
     def numbers():
-        yield from range(3)
+        for number in range(3):
+            yield number
 
     @ray.remote(num_cpus=4)
     def parent():
         return [ray.get(ref) for ref in numbers.remote()]
 
     assert ray.get(parent.remote(), timeout=30) == [0, 1, 2]
-
-
-def test_a_thread_of_a_task_that_waits_gives_the_cpus_back():
-    @ray.remote(num_cpus=4)
-    def parent():
-        found = []
-
-        def ask():
-            found.append(ray.get(leaf.options(num_cpus=4).remote(7)))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        thread.join(20)
-        return found
-
-    assert ray.get(parent.remote(), timeout=30) == [7]
 
 
 def test_actors_without_cpus_call_tasks_that_take_all():
@@ -193,23 +177,6 @@ def test_a_parent_that_fails_after_it_waited_gives_all_back(wait_until):
 
     with pytest.raises(ValueError):
         ray.get(parent.remote(), timeout=30)
-    wait_until(lambda: ray.available_resources().get("CPU") == 4)
-
-
-def test_a_cancelled_parent_that_waits_gives_all_back(wait_until):
-    @ray.remote
-    def forever():
-        time.sleep(1000)
-
-    @ray.remote(num_cpus=4)
-    def parent():
-        ray.get(forever.remote())
-
-    ref = parent.remote()
-    assert ray.wait([ref], timeout=0.5)[0] == []
-    ray.cancel(ref, recursive=True)
-    with pytest.raises(ray.exceptions.TaskCancelledError):
-        ray.get(ref, timeout=30)
     wait_until(lambda: ray.available_resources().get("CPU") == 4)
 
 
