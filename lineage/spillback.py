@@ -131,10 +131,8 @@ def drain(raylet: Raylet, event: ev.Draining, now: float) -> list[Command]:
             continue
         raylet._leave_queue(lease)
         raylet.shares.leave(lease)
-        was_asked = lease.is_asked_elsewhere
-        asked = forward(raylet, lease)
-        if not was_asked:
-            commands.append(asked)
+        # Anew, too: else this node would not come into question if it stays after all.
+        commands.append(forward(raylet, lease))
     for group, reservation in list(raylet._reservations.items()):
         raylet._leave_queue(reservation)
         del raylet._reservations[group]

@@ -73,8 +73,9 @@ class Drain:
             if busy:
                 self._refuse(busy)
                 return False
-        server.feed(ev.Draining())
+        # First, or it would send back what is left to it.
         self.tell_head()
+        server.feed(ev.Draining())
         for lease_id, lease in list(server.raylet.leases.items()):
             if lease.state is LeaseState.GRANTED and not lease.request.fixed:
                 server.send(lease.request.holder, wire.ReclaimLease(lease_id))

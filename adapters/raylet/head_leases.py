@@ -322,9 +322,9 @@ class LeasePlacer:
         node_id = node.node_id
         self._known.note(node)
         for lease_id in load.arrived:
-            self._travelling.pop(lease_id, None)
             entry = self._find(lease_id)
             if entry is not None and entry.node == node_id:
+                self._travelling.pop(lease_id, None)
                 entry.has_arrived = True
         for lease_id in load.granted:
             entry = self._find(lease_id)

@@ -71,6 +71,11 @@ class FakeNode:
         load = nodes.NodeLoad({"CPU": free}, **told)
         self._world.nodes.loaded(self, load)  # type: ignore[arg-type]  # as a peer
 
+    def leave(self) -> None:
+        """It drains."""
+        leaving = nodes.LeaveCluster("drained", True)
+        self._world.nodes.leaving(self, leaving)  # type: ignore[arg-type]  # as a peer
+
     def die(self) -> None:
         """Its channel ends."""
         self._world.nodes.peer_left(self)  # type: ignore[arg-type]  # as a peer
