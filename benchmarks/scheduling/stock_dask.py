@@ -121,6 +121,17 @@ def fairness(distributed: Any) -> float:
     return beside / statistics.median(alone)
 
 
+@on("dask", "wide")
+def wide(distributed: Any) -> float:
+    """One worker with four threads."""
+    with dask_cluster(distributed, {"CPU": 4}) as (client, _, _):
+        refs = sleeping(client, waiting.DEEP_S, waiting.DEEP)
+        distributed.wait(refs[:100])
+        started = time.perf_counter()
+        client.submit(time.sleep, waiting.FEW_S, resources={"CPU": 4}).result()
+        return time.perf_counter() - started
+
+
 @on("dask", "imbalance")
 def imbalance(distributed: Any) -> dict[str, float]:
     """A worker of one thread for each node; the calls prefer the first of them."""

@@ -99,3 +99,28 @@ def fairness(ray: Any) -> float:
             beside.append(time_of_few())
             time.sleep(0.2)
     return statistics.median(beside) / statistics.median(alone)
+
+
+@case(
+    "wide",
+    Line("a call of all 4 CPUs beside 10,000 of one", "s", threshold=5.0),
+    limit_s=120.0,
+)
+def wide(ray: Any) -> float:
+    """It comes when the 10,000 (10 s together) have begun: it must not be last."""
+    with session(ray, num_cpus=4):
+
+        @ray.remote
+        def narrow(seconds: float) -> None:
+            time.sleep(seconds)
+
+        @ray.remote(num_cpus=4)
+        def whole(seconds: float) -> None:
+            time.sleep(seconds)
+
+        ray.get(whole.remote(0.0))
+        refs = [narrow.remote(DEEP_S) for _ in range(DEEP)]
+        ray.wait(refs, num_returns=100)
+        started = time.perf_counter()
+        ray.get(whole.remote(FEW_S))
+        return time.perf_counter() - started
