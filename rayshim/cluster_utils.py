@@ -307,7 +307,7 @@ class Cluster:
         Args:
             **node_args: as of :meth:`add_node`.
         """
-        node: ClusterNode = self._new_node(_node_options(node_args), is_head_node=False)
+        node = self._new_node(_node_options(node_args), is_head_node=False)
         self.worker_nodes.add(node)
         node.launch()
         return node
@@ -334,7 +334,9 @@ class Cluster:
             session_folders.remove_stale(session_folders.session_root(None))
             self._token = os.urandom(32)
             self._start_head(options)
-            node = self.head_node = self._new_node(options, is_head_node=True)
+            node = self._new_node(options, is_head_node=True)
+            assert isinstance(node, _HeadNode)
+            self.head_node = node
         else:
             node = self._new_node(options, is_head_node=False)
             self.worker_nodes.add(node)
@@ -364,7 +366,7 @@ class Cluster:
         # A restart has to be found at the same place.
         head.config = {**config, "port": int(place.rpartition(":")[2])}
 
-    def _new_node(self, options: InitOptions, *, is_head_node: bool) -> Any:
+    def _new_node(self, options: InitOptions, *, is_head_node: bool) -> ClusterNode:
         assert self._head is not None
         node_id = os.urandom(28).hex()
         folder = session_folders.session_root(None) / session_folders.new_name()

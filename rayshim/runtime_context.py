@@ -258,7 +258,8 @@ class RuntimeContext:
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
         """True if calls from here go into the same placement group."""
-        return self._peer.lease_group.capture
+        captured: bool = self._peer.lease_group.capture
+        return captured
 
 
 def _warn_driver(name: str) -> None:

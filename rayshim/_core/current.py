@@ -41,8 +41,9 @@ def require_peer() -> Peer:
     from rayshim._core import session
 
     session.auto_init()
-    assert peer is not None
-    return peer
+    opened: Peer | None = globals()["peer"]  # set meanwhile, by another module
+    assert opened is not None
+    return opened
 
 
 def _after_fork() -> None:

@@ -36,7 +36,7 @@ class ObjectRef(ObjectID):
 
     __slots__ = ("_owner",)
 
-    __class_getitem__ = classmethod(GenericAlias)
+    __class_getitem__: Any = classmethod(GenericAlias)
 
     def __init__(self, id_bytes: bytes, owner: str = "") -> None:
         # The hot path makes references by the thousand: super() only to complain.

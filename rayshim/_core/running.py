@@ -502,7 +502,7 @@ class Runner:
             for _, f in inspect.getmembers(cls, inspect.isfunction)
         )
 
-    def construct(self, create: m.CreateActor, cls: type) -> m.Payload | None:
+    def construct(self, create: m.CreateActor, cls: Any) -> m.Payload | None:
         """Make the instance; an ERROR payload if the constructor raised."""
         executor = self._executor
         spec = create.spec
@@ -544,7 +544,7 @@ class Runner:
 
     def repr_name(self, instance: Any) -> str:
         """What the instance calls itself in logs, where it has an own repr."""
-        cls = type(instance)
+        cls: Any = type(instance)
         if cls.__repr__ is object.__repr__:
             return ""
         try:

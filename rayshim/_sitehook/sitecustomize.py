@@ -5,9 +5,17 @@ every Python process it starts runs this file at start-up. It must be cheap and 
 alone: nothing of rayshim is imported before the program says ``import ray``.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from importlib.machinery import PathFinder
+
+TYPE_CHECKING = False  # typing would be imported for it alone
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -16,7 +24,12 @@ class LazyAlias:
     """Stands on the meta path until ``ray`` is asked for; then the real one does."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):
+    def find_spec(
+        cls,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
         """Install rayshim's alias at the first import of `ray` or below it."""
         if name != "ray" and not name.startswith("ray."):
             return None

@@ -64,7 +64,8 @@ class PlacementGroup:
             TaskPlacementGroupRemoved: the group was removed.
             TypeError: ``timeout_seconds`` is no number.
         """
-        if isinstance(timeout_seconds, str) or timeout_seconds is None:
+        given: Any = timeout_seconds
+        if isinstance(given, str) or given is None:
             raise TypeError(
                 f"timeout_seconds must be a number of seconds, not {timeout_seconds!r}"
             )
