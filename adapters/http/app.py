@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rayshim.adapters.http.guard import HEADERS, Guard, refuse
+from rayshim.adapters.http.patience import PatientProtocol
 
 #: Connections at once; each takes a descriptor and some memory of the head.
 MAX_CONNECTIONS = 100
@@ -75,7 +76,7 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="h11",
+            http=PatientProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

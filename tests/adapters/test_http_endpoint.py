@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from starlette.routing import Route
 
 from cluster_process import ClusterProcesses
 from rayshim.adapters.http.app import make_app
+from rayshim.adapters.http.patience import MAX_OPEN, PATIENCE_S
 from rayshim.lineage.demand import Demand
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -86,6 +91,40 @@ def test_foreign_hosts_and_origins_are_refused(
     assert head.ask(method, path, origin="https://evil.example")[0] == 403
     assert head.ask(method, path, origin="null")[0] == 403
     assert head.ask(method, path, token=None, host="evil.example")[0] == 403
+
+
+@pytest.mark.parametrize("origin", ["null", "http://[::1", "http://", "\xe9"])
+def test_origins_that_are_none_are_refused(head: Head, origin: str) -> None:
+    assert head.ask("GET", "/api/demand", origin=origin)[0] == 403
+
+
+@pytest.mark.slow
+def test_connections_that_only_wait_are_ended(head: Head) -> None:
+    host, _, port = head.address.rpartition(":")
+    process = psutil.Process(head.cluster.head.process.pid)
+    before = process.num_fds()
+
+    def is_served() -> bool:
+        try:
+            return head.ask("GET", "/api/demand")[0] == 200
+        except (ConnectionError, ValueError):  # no room, or 503 in plain text
+            return False
+
+    with contextlib.ExitStack() as stack:
+        for number in range(2 * MAX_OPEN):
+            one = socket.create_connection((host, int(port)), timeout=20)
+            stack.enter_context(one)
+            with contextlib.suppress(ConnectionError):
+                if number % 2:
+                    # One that is answered, and then a request that never ends.
+                    one.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                    one.recv(1)
+                one.sendall(b"GET / HTTP/1.1\r\nhost: ")
+        assert process.num_fds() <= before + MAX_OPEN + 2
+        deadline = time.monotonic() + 4 * PATIENCE_S
+        while not is_served() or process.num_fds() > before + 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 def test_its_own_names_and_pages_are_served(head: Head) -> None:
