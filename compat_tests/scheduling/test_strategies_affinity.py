@@ -53,6 +53,12 @@ def test_affinity_to_a_node_that_is_free(labelled, name, soft):
     ray.kill(member)
 
 
+@pytest.mark.parametrize("soft", [None, "yes"])
+def test_soft_is_true_or_false_as_python_sees_it(labelled, soft):
+    task = where.options(**to(labelled.ids["north"], soft=soft))
+    assert labelled.of(task.remote()) == ["north"]
+
+
 @pytest.mark.parametrize("name", ["head", "north"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_a_full_node_is_waited_for(labelled, busy, soft, name):

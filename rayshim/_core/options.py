@@ -80,7 +80,9 @@ def _check_resources(keyword: str, value: dict[Any, Any]) -> None:
             f"'{keyword}' keyword"
         )
     for name, amount in value.items():
-        _check_amount(str(name), amount)
+        if not isinstance(name, str):
+            raise TypeError(f"'{keyword}' maps text to numbers, not {name!r}")
+        _check_amount(name, amount)
 
 
 def _at_least(lowest: int) -> Callable[[str, Any], None]:

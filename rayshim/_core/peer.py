@@ -36,7 +36,7 @@ from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire.channel import Channel
-from rayshim.adapters.wire.reactor import Reactor
+from rayshim.adapters.wire.reactor import MAX_FRAME_BYTES, Reactor
 from rayshim.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ SWEEP_S = 0.1
 MAX_SWEEP_S = 0.8
 #: Looks without a dropped reference before free segments are given back: some 5 s.
 IDLE_SWEEPS = 8
+
+#: Of a request's payload; a frame around it is dropped, with its channel, if larger.
+MAX_REQUEST_BYTES = MAX_FRAME_BYTES - 1024
 
 #: How requests end that a dead node process cannot answer any more.
 _GONE = "LocalRayletDiedError"
@@ -390,15 +393,15 @@ class Peer:
             raise exceptions.LocalRayletDiedError()
         self.check_control()
         request_id = self.next_request_id()
+        data = _encoded(method, payload)
         with self.lock:
-            data = msgspec.msgpack.encode(payload)
             self.control.send(m.Request(request_id, method, data))
         return self.response(request_id, method, timeout_s=timeout_s)
 
     def notify(self, method: str, payload: Any) -> None:
         """Call the control service without waiting for its answer."""
+        data = _encoded(method, payload)
         with self.lock:
-            data = msgspec.msgpack.encode(payload)
             # A link repeats what was not answered to a head that comes back; to the
             # only node the number 0 says that nobody waits for an answer.
             is_answered = isinstance(self.control, ControlLink)
@@ -410,10 +413,10 @@ class Peer:
         self, method: str, payload: Any, answered: Callable[[m.Response], None]
     ) -> None:
         """Call the control service; ``answered`` runs under the lock."""
+        data = _encoded(method, payload)
         with self.lock:
             request_id = next(self._request_ids)
             self._callbacks[request_id] = answered
-            data = msgspec.msgpack.encode(payload)
             self.control.send(m.Request(request_id, method, data))
 
     def response(
@@ -505,6 +508,22 @@ class Peer:
         if self.objects.needs_sweep() or self.store.has_free():
             self._sweeping = True
             self.reactor.call_later(self._sweep_s, self._sweep)
+
+
+def _encoded(method: str, payload: Any) -> bytes:
+    """A request's payload, if the other side would not drop us for its size.
+
+    Raises:
+        ValueError: it is too large.
+    """
+    data = msgspec.msgpack.encode(payload)
+    if len(data) > MAX_REQUEST_BYTES:
+        raise ValueError(
+            f"{method}: {len(data)} bytes are more than the {MAX_REQUEST_BYTES} that "
+            "the control service takes at once; put large values into the object "
+            "store with put()"
+        )
+    return data
 
 
 def _remote_error(name: str, message: Any) -> Exception:

@@ -117,7 +117,7 @@ def place_of(
         known = peer.nodes.alive_ids() or [peer.node_id]
         reject = strategy.rayshim_reject(known)
         if strategy.node_id.lower() in known:
-            nodes, soft = (strategy.node_id.lower(),), strategy.soft
+            nodes, soft = (strategy.node_id.lower(),), bool(strategy.soft)
             kind = strategy.rayshim_kind()
     elif not (
         hasattr(strategy, "rayshim_labels") or hasattr(strategy, "placement_group")

@@ -6,10 +6,14 @@ they are not there, and say so when they are called.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 from rayshim._core import current
 from rayshim._core.label_selectors import check_label_selector
+
+#: Bundles that are asked for at most: each of them has to find a place in each plan.
+MAX_BUNDLES = 100_000
 
 __all__ = [
     "bootstrap_config",
@@ -46,7 +50,8 @@ def request_resources(
     Raises:
         RuntimeError: no session is open.
         TypeError: an argument is of another type.
-        ValueError: the selectors are not one for each bundle, or have another form.
+        ValueError: the selectors are not one for each bundle, or have another form; an
+            amount is negative or not finite; there are more than 100,000 bundles.
 
     Example:
         >>> import rayshim as ray
@@ -65,6 +70,12 @@ def request_resources(
     if labels is not None:
         _check_selectors(labels, bundles)
     ones = max(num_cpus or 0, 0)
+    count = ones + len(bundles or ())
+    if count > MAX_BUNDLES:
+        raise ValueError(
+            f"request_resources() for {count} bundles: at most {MAX_BUNDLES} can be "
+            "planned for; ask for fewer, larger ones"
+        )
     wanted = [{"CPU": 1.0}] * ones
     wanted += [{name: float(n) for name, n in one.items()} for one in bundles or ()]
     payload: dict[str, Any] = {"bundles": wanted}
@@ -89,9 +100,10 @@ def _check_bundles(bundles: Any) -> None:
                     "each bundle value should be a number (int or float), not "
                     f"{amount!r} for {name}"
                 )
-            if amount < 0:
+            if amount < 0 or not math.isfinite(amount):
                 raise ValueError(
-                    f"each bundle value must be at least 0, not {amount!r} for {name}"
+                    "each bundle value must be at least 0 and finite, not "
+                    f"{amount!r} for {name}"
                 )
 
 

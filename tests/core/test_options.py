@@ -200,6 +200,7 @@ def test_options_are_frozen_and_survive_pickling() -> None:
         ({"a": "x"}, TypeError),
         ({"a": None}, TypeError),
         ({"GPU": 1}, ValueError),
+        ({1: 1}, TypeError),
     ],
 )
 def test_wrong_amounts_of_custom_resources(resources: Any, error: type) -> None:
