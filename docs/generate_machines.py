@@ -134,6 +134,7 @@ def tour_raylet() -> tuple[Found, Found]:
             lev.LeaseReturned(b"l", dispose=True),
             lev.LeaseShrunk(b"l", {}),
             lev.LeaseKilled(b"l"),
+            lev.BacklogTold(b"l", 1),
             lev.HolderGone("h"),
             lev.JobEnded(b"j"),
         ]

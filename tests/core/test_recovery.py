@@ -405,9 +405,12 @@ def test_the_oldest_lineage_goes_first(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = peer().objects.recovering.machine
-    monkeypatch.setattr(machine, "limit_bytes", 2000)  # room for one
+    before = machine.total_bytes
     old = make.remote(runs, "old")
     known(old)
+    # Room for one and a half of them.
+    limit_bytes = (machine.total_bytes - before) * 3 // 2
+    monkeypatch.setattr(machine, "limit_bytes", limit_bytes)
     new = make.remote(runs, "new")
     known(new)
     lose(old, new)

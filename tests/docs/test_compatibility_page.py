@@ -17,7 +17,6 @@ import rayshim
 from doc_pages import DOCS
 from rayshim import exceptions
 from rayshim.cluster_utils import Cluster
-from rayshim.util import placement_group
 
 PAGE = (DOCS / "compatibility.md").read_text()
 Test = Callable[..., None]
@@ -287,9 +286,3 @@ def test_graphs_and_timeline_are_refused() -> None:
     for refused in (work.bind, rayshim.timeline):
         with pytest.raises(NotImplementedError, match="not supported yet"):
             refused()
-
-
-@with_session
-def test_labels_of_bundles_are_refused() -> None:
-    with pytest.raises(NotImplementedError, match="bundle_label_selector"):
-        placement_group([{"CPU": 1}], bundle_label_selector=[{"a": "b"}])
