@@ -52,14 +52,14 @@ class LeaseTasks:
         self.decide: Callable[[bytes], str] = lambda lease_id: ""
         #: ``sent(lease_id, node_id)``: the scheduler gave the lease to a node.
         self.sent: Callable[[bytes, str], None] = lambda lease_id, node_id: None
-        #: A node may get tasks.
-        self.on_ready: Callable[[], None] = lambda: None
+        #: ``on_ready(node_id)``: a node may get tasks.
+        self.on_ready: Callable[[str], None] = lambda node_id: None
         #: The scheduler dropped tasks or nodes by itself (a user restarted it).
         self.on_lost: Callable[[], None] = lambda: None
         self.nodes = NodeWorkers(
             scheduler,
             self._message,
-            lambda: self.on_ready(),
+            lambda node_id: self.on_ready(node_id),
             lambda: self.on_lost(),
         )
         #: Label and need -> restrictions and annotations.

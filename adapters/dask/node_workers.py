@@ -158,7 +158,7 @@ class NodeWorkers:
     Args:
         scheduler: The scheduler.
         on_message: ``on_message(address, message)`` takes what it sends to a node.
-        on_ready: Called when a node may get tasks.
+        on_ready: ``on_ready(node_id)``: a node may get tasks.
         on_lost: Called when the scheduler dropped nodes that have not left.
     """
 
@@ -166,7 +166,7 @@ class NodeWorkers:
         self,
         scheduler: LeaseScheduler,
         on_message: Callable[[str, dict[str, Any]], None],
-        on_ready: Callable[[], None],
+        on_ready: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
         registry.backends.setdefault(NODE.removesuffix("://"), _Backend())
@@ -234,7 +234,7 @@ class NodeWorkers:
         ws = self._scheduler.workers.get(address)
         if ws is not None:
             ws.used_resources = defaultdict(int, ws.used_resources)
-            self._on_ready()
+            self._on_ready(node_id)
 
     def told(
         self, node_id: str, total: Mapping[str, int], free: Mapping[str, int]

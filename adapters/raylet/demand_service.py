@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -172,15 +172,13 @@ class DemandService:
         shapes: dict[_Key, _Shape] = {}
         #: (node that asks, need) -> a shape of such requests, and how many there are.
         asked: dict[tuple[str, _Need], tuple[_Shape, int]] = {}
-        ids = set()
-        for entry in control.placer.waiting():
+        for entry, here in control.placer.waiting():
             request = entry.request
-            ids.add(request.lease_id)
             if request.placement_group:
                 continue
-            shape = _counted(shapes, request, 1, entry.since_s)
+            shape = _counted(shapes, request, here, entry.since_s)
             key = (entry.node or entry.asker, tuple(sorted(entry.need.items())))
-            asked[key] = (shape, asked.get(key, (shape, 0))[1] + 1)
+            asked[key] = (shape, asked.get(key, (shape, 0))[1] + here)
         for node in control.nodes.alive():
             for _, amounts, count in node.load.demand if node.load is not None else ():
                 need = tuple(sorted(to_units(amounts).items()))
@@ -189,21 +187,19 @@ class DemandService:
                     # Calls for which their owner has not asked yet, too.
                     known[0].count += max(count - known[1], 0)
         if control.local is not None:
-            self._count_here(shapes, control.local.raylet, ids)
+            self._count_here(shapes, control.local.raylet)
         now, views = control.now(), self._empty_views()
         for shape in shapes.values():
             yield _demand_of(shape, views, now)
 
-    def _count_here(
-        self, shapes: dict[_Key, _Shape], raylet: Raylet, counted: Collection[bytes]
-    ) -> None:
+    def _count_here(self, shapes: dict[_Key, _Shape], raylet: Raylet) -> None:
         """What waits at the node in this process, which need not ask the head."""
         seen = set()
         for lease_id, lease in raylet.leases.items():
             asked, share = lease.request, lease.share
             if lease.state is not LeaseState.WAITING or asked.group or share is None:
                 continue
-            if lease_id in counted or id(share) in seen:
+            if self._control.placer.looks(lease_id) or id(share) in seen:
                 continue
             seen.add(id(share))  # The first request stands for its whole class.
             amounts = to_amounts(asked.need)

@@ -12,23 +12,18 @@ should Dask ever fail, the same entries go the same ways without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet import lease_reports
-from rayshim.adapters.raylet.head_wishes import (
-    is_awaited,
-    policy_of,
-    refusal_of,
-    wish_of,
-)
+from rayshim.adapters.raylet.head_wishes import policy_of
+from rayshim.adapters.raylet.lease_choice import NodeChooser
 from rayshim.adapters.raylet.lease_engine import Engine, Tasks
-from rayshim.adapters.raylet.lease_nodes import PlacerNodes, bundle_node
-from rayshim.adapters.raylet.lease_queue import LeaseEntry, LeaseQueue
+from rayshim.adapters.raylet.lease_entry import LeaseEntry
+from rayshim.adapters.raylet.lease_nodes import PlacerNodes
+from rayshim.adapters.raylet.lease_queue import LeaseQueue
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
-from rayshim.lineage import placement, stealing
-from rayshim.lineage.labels import rank
 from rayshim.lineage.leases import LIFE_HOPS
 
 if TYPE_CHECKING:
@@ -39,6 +34,9 @@ if TYPE_CHECKING:
 #: Seconds after which a request that never came to its node is given up: its owner
 #: died, or needs it no more.
 ARRIVAL_S = 2.0
+#: Seconds between looks at what waits at nodes that cannot grant it, while no node has
+#: more room: it may have rested there long enough.
+STUCK_LOOK_S = 0.1
 
 
 class LeasePlacer:
@@ -48,8 +46,6 @@ class LeasePlacer:
         server: The process of the control service.
         directory: Its nodes.
     """
-
-    groups: GroupService
 
     def __init__(self, server: ChannelServer, directory: NodeDirectory) -> None:
         self._server = server
@@ -65,15 +61,18 @@ class LeasePlacer:
         #: Requests that a node was not heard of yet, in the order of sending.
         self._travelling: dict[bytes, LeaseEntry] = {}
         self._count = 0
-        self._policy = policy_of(server.config.settings)
-        #: Choices so far for work that is to be spread.
-        self._spread = 0
         #: Leases in the queue that wait at a node.
         self._stuck_ids: set[bytes] = set()
+        #: When they were looked at last.
+        self._looked_s = 0.0
+        #: Those without a task, although there is an engine: their node is not ready.
+        self._taskless: dict[bytes, LeaseEntry] = {}
         #: Dask's scheduler, once it runs.
         self.engine = Engine(lambda: self._known.note_all())
-        self._known = PlacerNodes(
-            directory, self.engine, self._policy, self._is_followed
+        policy = policy_of(server.config.settings)
+        self._known = PlacerNodes(directory, self.engine, policy, self._is_followed)
+        self._chooser = NodeChooser(
+            directory, self._known, self._is_followed, server.now
         )
         self.now = server.now
         #: Restarts of the control service so far.
@@ -81,18 +80,25 @@ class LeasePlacer:
         #: ``on_refused(lease_id, reason, kind)``: an actor will never be placed.
         self.on_refused: Callable[[bytes, str, str], None]
         self._is_trying = False
-        #: The nodes that may get work, during one pass.
-        self._views: list[placement.View] | None = None
         directory.on_joined.append(self._node_joined)
         directory.on_told.append(self._node_told)
         directory.on_status.append(self._node_changed)
         directory.on_room.append(self.retry)
         directory.on_died.append(self._node_died)
 
+    @property
+    def groups(self) -> GroupService:
+        """The placement groups, in whose bundles leases may be."""
+        return self._chooser.groups
+
+    @groups.setter
+    def groups(self, groups: GroupService) -> None:
+        self._chooser.groups = groups
+
     def attach(self, tasks: Tasks) -> None:
         """Dask's scheduler is there: what is here becomes its tasks."""
         tasks.decide, tasks.sent = self._decide, self._sent
-        tasks.on_ready = self._adopt_all
+        tasks.on_ready = self._node_ready
         tasks.on_lost = self._tasks_lost
         self.engine.tasks = tasks
         with self.engine:
@@ -104,6 +110,15 @@ class LeasePlacer:
         """Somebody restarted Dask's scheduler: it forgot nodes and leases."""
         if self.engine.tasks is not None:
             self._server.loop.call_soon(self.attach, self.engine.tasks)
+
+    def _node_ready(self, node_id: str) -> None:
+        """The scheduler knows a node from now on."""
+        node = self.nodes.find(node_id)
+        if node is not None:
+            self._known.note(node)
+        for entry in list(self._taskless.values()):
+            self._adopt(entry)
+        self.retry()
 
     def _adopt_all(self) -> None:
         """Makes tasks of the entries whose node the scheduler knows by now."""
@@ -120,7 +135,9 @@ class LeasePlacer:
         if tasks is None or tasks.has(lease_id):
             return
         if entry.node and not tasks.has_node(entry.node):
+            self._taskless[lease_id] = entry
             return
+        self._taskless.pop(lease_id, None)
         with self.engine:
             tasks.add(lease_id, entry.need, entry.priority, entry.request.label)
             if entry.is_granted:
@@ -150,7 +167,7 @@ class LeasePlacer:
         entry.is_away = is_away
         if not is_away:
             # It said that it has no room, whatever was heard of it before.
-            entry.left[node_id] = self._told_count(node_id)
+            entry.left[node_id] = self._chooser.told_count(node_id)
         if known is not None:
             entry.since_s, entry.priority = known.since_s, known.priority
         self._begin(entry)
@@ -175,10 +192,10 @@ class LeasePlacer:
     def _stuck(self, entry: LeaseEntry) -> None:
         lease_id = entry.request.lease_id
         entry.is_stuck = True
-        entry.left[entry.node] = self._told_count(entry.node)
+        entry.left[entry.node] = self._chooser.told_count(entry.node)
         self._entries[lease_id] = entry
         self._placed.pop(lease_id, None)
-        self._queue.add(entry)
+        self._enqueue(entry)
         self._stuck_ids.add(lease_id)
         with self.engine as tasks:
             if tasks is not None and tasks.has(lease_id):
@@ -269,7 +286,7 @@ class LeasePlacer:
         self._travelling.pop(lease_id, None)
         self._placed.pop(lease_id, None)
         self._entries[lease_id] = entry
-        self._queue.add(entry)
+        self._enqueue(entry)
         with self.engine as tasks:
             if tasks is not None and tasks.has(lease_id):
                 tasks.release(lease_id)
@@ -285,14 +302,24 @@ class LeasePlacer:
         self._is_trying = True
         try:
             self._give_up_lost()
-            has_news = self._known.take_news() or self._stuck_ids
-            if has_news and self._queue:
-                if self._stuck_ids or not self._is_followed:
-                    self._views = self._known.views()
-                self._queue.try_all(lambda lease_id: self._try(self._entries[lease_id]))
+            if self._has_news() and self._queue:
+                with self._chooser.one_pass():
+                    entries, may_fit = self._entries, self._chooser.may_fit
+                    self._queue.try_all(
+                        lambda lease_id: self._try(entries[lease_id]),
+                        lambda lease_id: may_fit(entries[lease_id]),
+                    )
         finally:
             self._is_trying = False
-            self._views = None
+
+    def _has_news(self) -> bool:
+        """Whether there may be room, or what waits at a node may go on."""
+        has_news = self._known.take_news()
+        now = self.now()
+        is_due = bool(self._stuck_ids) and now - self._looked_s >= STUCK_LOOK_S
+        if has_news or is_due:
+            self._looked_s = now
+        return has_news or is_due
 
     def _give_up_lost(self) -> None:
         """Forgets what should have come to its node long ago."""
@@ -392,7 +419,7 @@ class LeasePlacer:
     def _begin(self, entry: LeaseEntry) -> None:
         lease_id = entry.request.lease_id
         self._entries[lease_id] = entry
-        self._queue.add(entry)
+        self._enqueue(entry)
         if not self._is_refused(entry):
             self._adopt(entry)
             if self.engine.tasks is None:
@@ -404,12 +431,17 @@ class LeasePlacer:
         self._entries.pop(lease_id, None)
         self._placed.pop(lease_id, None)
         self._travelling.pop(lease_id, None)
+        self._taskless.pop(lease_id, None)
         self._leave_queue(lease_id)
         with self.engine as tasks:
             if tasks is not None:
                 tasks.forget(lease_id)
 
     # Choosing.
+
+    def _enqueue(self, entry: LeaseEntry) -> None:
+        entry.is_patient = self._chooser.is_patient(entry)
+        self._queue.add(entry)
 
     def _leave_queue(self, lease_id: bytes) -> None:
         self._queue.remove(lease_id)
@@ -421,7 +453,7 @@ class LeasePlacer:
             return True
         lease_id, was_at = entry.request.lease_id, entry.node
         if was_at:
-            node_id = self._decide_move(entry)
+            node_id = self._chooser.next_node_for(entry)
             if not node_id:
                 return False
             if not entry.asker:
@@ -449,68 +481,8 @@ class LeasePlacer:
         entry = self._find(lease_id)
         if entry is None:
             return ""
-        if entry.node:
-            return entry.node  # It is there, and the engine did not know.
-        entry.bundle, entry.takes_room = None, False
-        if entry.request.placement_group:
-            return bundle_node(entry, self.groups, self.nodes)
-        if is_awaited(entry, self.nodes):
-            return ""
-        wish = wish_of(entry)
-        if self._is_followed and not (entry.left.keys() - {entry.asker}):
-            skipped = "" if entry.is_away else entry.asker
-            choice = self._known.index.choose(entry.need, wish, without=skipped)
-        else:
-            views = self._open_views(entry)
-            self._spread += wish.is_spread
-            choice = placement.choose(entry.need, views, wish, draw=self._spread)
-            if choice is None and views and not self.nodes.is_cluster:
-                # The only node there can be: it waits there, as all else does.
-                choice = placement.Choice(views[0].node_id, False)
-        if choice is None:
-            return ""
-        if not choice.has_room and self._can_wait(entry):
-            return ""
-        entry.takes_room = True
-        return choice.node_id
-
-    def _decide_move(self, entry: LeaseEntry) -> str:
-        """The node for a request that waits at one that cannot grant it."""
-        entry.bundle, entry.takes_room = None, False
-        if entry.request.placement_group:
-            return bundle_node(entry, self.groups, self.nodes)
-        if is_awaited(entry, self.nodes):
-            return ""
-        hops = entry.moves if entry.asker else 0
-        views = self._open_views(entry)
-        entry.takes_room = True
-        rested_s = self.now() - entry.sent_s
-        return stealing.thief(
-            entry.need, entry.node, hops, views, wish_of(entry), rested_s=rested_s
-        )
-
-    def _open_views(self, entry: LeaseEntry) -> list[placement.View]:
-        views = self._views if self._views is not None else self._known.views()
-        if not entry.left:
-            return views
-        if entry.asker and not entry.node and not entry.is_away:
-            views = [one for one in views if one.node_id != entry.asker]
-        told = {one: self._told_count(one) for one in entry.left}
-        return stealing.open_to(views, entry.left, told)
-
-    def _told_count(self, node_id: str) -> int:
-        node = self.nodes.find(node_id)
-        return node.told_count if node is not None else 0
-
-    def _can_wait(self, entry: LeaseEntry) -> bool:
-        """Whether a request waits at a node already, if there is room nowhere."""
-        if not entry.asker:
-            return False
-        asker = self.nodes.find(entry.asker)
-        if entry.is_away or asker is None:
-            return False
-        is_here = rank(entry.request.labels, asker.labels) >= 0
-        return is_here and placement.fits(entry.need, asker.total)
+        # Of one that is at a node the engine did not know.
+        return entry.node or self._chooser.node_for(entry)
 
     def _sent(self, lease_id: bytes, node_id: str) -> None:
         """A request goes to a node: tells it, or who asked."""
@@ -549,19 +521,9 @@ class LeasePlacer:
 
     def _is_refused(self, entry: LeaseEntry) -> bool:
         """Whether no node will ever take a request; then its asker is told."""
-        request = entry.request
-        if request.placement_group:
-            if not self.groups.is_removed(request.placement_group):
-                return False
-            reason = f"the placement group of {request.label} was removed"
-            self._refuse(entry, reason, "removed")
-            return True
-        reason = refusal_of(entry, self.nodes)
-        if reason:
-            self._refuse(entry, reason, "infeasible")
-        return bool(reason)
-
-    def _refuse(self, entry: LeaseEntry, reason: str, kind: str) -> None:
+        reason, kind = self._chooser.refusal(entry)
+        if not reason:
+            return False
         lease_id = entry.request.lease_id
         self._forget(entry)
         if entry.asker:
@@ -569,12 +531,26 @@ class LeasePlacer:
             self.nodes.send(entry.asker, refused)
         else:
             self.on_refused(lease_id, reason, kind)
+        return True
 
     # For people and autoscalers.
 
-    def waiting(self) -> Iterator[LeaseEntry]:
-        """The requests of which no node says that it can grant them, nor is asked."""
-        return (one for one in self._entries.values() if one.looks)
+    def find(self, lease_id: bytes) -> LeaseEntry | None:
+        """A request that is not granted."""
+        return self._entries.get(lease_id)
+
+    def not_granted(self) -> Mapping[bytes, LeaseEntry]:
+        """All of those, by id."""
+        return self._entries
+
+    def looks(self, lease_id: bytes) -> bool:
+        """Whether a request needs a node, or another one."""
+        return lease_id in self._queue
+
+    def waiting(self) -> Iterator[tuple[LeaseEntry, int]]:
+        """The requests that need a node: the first of equal ones, and how many."""
+        for lease_id, count in self._queue.counts():
+            yield self._entries[lease_id], count
 
     def explain(self, lease_id: bytes) -> list[str]:
         """Why a request waits; empty if it is not here."""

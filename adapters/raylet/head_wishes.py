@@ -10,7 +10,7 @@ from rayshim.lineage.placement import Policy, View, Wish
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.head_nodes import NodeDirectory
-    from rayshim.adapters.raylet.lease_queue import LeaseEntry
+    from rayshim.adapters.raylet.lease_entry import LeaseEntry
 
 
 #: Used share of the own node from which less used ones are preferred. Ray's value.

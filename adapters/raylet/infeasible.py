@@ -101,7 +101,7 @@ class Infeasible:
 
     def demand_rows(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Adds ``state`` to rows of requests: WAITING or INFEASIBLE."""
-        entries = self._control.placer._entries
+        entries = self._control.placer.not_granted()
         for row in rows:
             entry = entries.get(bytes.fromhex(row["lease_id"]))
             is_infeasible = entry is not None and self.has(entry.request)
@@ -112,7 +112,7 @@ class Infeasible:
         """Adds ``is_infeasible`` to rows of actors."""
         found = {
             entry.request.holder.partition(":")[2]
-            for entry in self._control.placer._entries.values()
+            for entry in self._control.placer.not_granted().values()
             if not entry.asker and self.has(entry.request)
         }
         for row in rows:

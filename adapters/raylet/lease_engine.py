@@ -39,8 +39,8 @@ class Tasks(Protocol):
     decide: Callable[[bytes], str]
     #: ``sent(lease_id, node_id)``: the engine gave the lease to a node.
     sent: Callable[[bytes, str], None]
-    #: A node may get tasks.
-    on_ready: Callable[[], None]
+    #: ``on_ready(node_id)``: a node may get tasks.
+    on_ready: Callable[[str], None]
     #: The engine dropped tasks or nodes by itself.
     on_lost: Callable[[], None]
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rayshim.adapters.raylet.groups import GroupService
     from rayshim.adapters.raylet.head_nodes import KnownNode, NodeDirectory
     from rayshim.adapters.raylet.lease_engine import Engine
-    from rayshim.adapters.raylet.lease_queue import LeaseEntry
+    from rayshim.adapters.raylet.lease_entry import LeaseEntry
 
 
 class PlacerNodes:

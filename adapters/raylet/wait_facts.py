@@ -174,7 +174,7 @@ class LeaseFacts:
 
     def _of_actor(self, lease_id: bytes) -> why.WaitingFacts | None:
         """The request of an actor that is at no node."""
-        entry = self._control.placer._entries.get(lease_id)
+        entry = self._control.placer.find(lease_id)
         if entry is None or entry.asker or entry.node:
             return None
         request = entry.request
@@ -205,7 +205,7 @@ class LeaseFacts:
                 return places
             return []
         bound_to = request.bound_to
-        entry = self._control.placer._entries.get(lease_id)
+        entry = self._control.placer.find(lease_id)
         if not bound_to and entry is not None and not entry.request.soft:
             bound_to = list(entry.request.nodes)
         known = [one for one in bound_to if self._control.nodes.find(one) is not None]

@@ -167,7 +167,7 @@ class WhyService:
     def _lease_ids(self) -> Iterable[bytes]:
         if self._control.local is not None:
             yield from self._control.local.raylet.leases
-        yield from self._control.placer._entries
+        yield from self._control.placer.not_granted()
 
     async def _ask_owners(self, about: bytes) -> list[why.Told]:
         """Asks the processes that may own an object or a call; drivers first."""
@@ -232,7 +232,7 @@ class WhyService:
             found = explain.lease_reasons(control.local.raylet, lease_id, now)
             if found:
                 return self._with_group(found)
-        entry = control.placer._entries.get(lease_id)
+        entry = control.placer.find(lease_id)
         if entry is None:
             return self._with_group(await self._ask_nodes([lease_id], {}))
         request = entry.request
