@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distributed.scheduler import DEFAULT_EXTENSIONS, TaskState, WorkerState
+from distributed.scheduler import DEFAULT_EXTENSIONS, Recs, TaskState, WorkerState
 
 from rayshim.adapters.dask.servers import NodeScheduler
 from rayshim.adapters.dask.stealing import SpillbackStealing
@@ -83,6 +83,12 @@ class LeaseScheduler(NodeScheduler):
         if self.idle:  # which no node ever is
             return super().decide_worker_rootish_queuing_disabled(ts)
         return self.decide_worker_non_rootish(ts)
+
+    def bulk_schedule_unrunnable_after_adding_worker(self, ws: WorkerState) -> Recs:
+        """The tasks without a worker that a new one may take."""
+        if is_node(ws):
+            return {}  # Lease tasks are the placer's to wake; there may be very many.
+        return super().bulk_schedule_unrunnable_after_adding_worker(ws)
 
     def check_idle_saturated(self, ws: WorkerState, occ: float = -1.0) -> None:
         """Notes how busy a worker is; what is free on a node is not Dask's to say."""

@@ -90,6 +90,8 @@ class NodeComm(Comm):
         self._on_message = on_message
         self._on_lost = on_lost
         self._end = asyncio.Event()
+        #: The scheduler has registered the worker, or will not.
+        self.answered = asyncio.Event()
         #: The scheduler has registered the worker, and sends directly.
         self.is_ready = False
         #: The node left: what Dask does about it is no news.
@@ -110,6 +112,7 @@ class NodeComm(Comm):
             streams: dict[str, Any] = self._scheduler.stream_comms
             streams[self._address] = self
             self.is_ready = True
+        self.answered.set()
         return 0
 
     async def close(self) -> None:
@@ -120,6 +123,7 @@ class NodeComm(Comm):
         """Ends it."""
         if not self._end.is_set():
             self._end.set()
+            self.answered.set()
             self.is_ready = False
             if not self.is_left:
                 self._on_lost()
@@ -229,8 +233,8 @@ class NodeWorkers:
         )
         self._running.add(serving)
         serving.add_done_callback(self._ended)
-        while not serving.done() and not comm.is_ready:
-            await asyncio.sleep(0)
+        serving.add_done_callback(lambda task: comm.answered.set())
+        await comm.answered.wait()
         ws = self._scheduler.workers.get(address)
         if ws is not None:
             ws.used_resources = defaultdict(int, ws.used_resources)

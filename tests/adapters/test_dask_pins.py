@@ -27,6 +27,10 @@ PINS: dict[str, tuple[str, object]] = {
         "372d62b4ef0cee2e",
         LeaseScheduler.decide_worker_rootish_queuing_disabled,
     ),
+    "bulk_schedule_unrunnable_after_adding_worker": (
+        "2205653be0e05985",
+        LeaseScheduler.bulk_schedule_unrunnable_after_adding_worker,
+    ),
     "check_idle_saturated": ("95e04f2ca593f3b4", LeaseScheduler.check_idle_saturated),
     "adaptive_target": ("cb2508ba42f98d83", LeaseScheduler.adaptive_target),
     "start_http_server": ("7c5b6280fc21677e", _NoHttp.start_http_server),

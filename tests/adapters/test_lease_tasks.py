@@ -395,6 +395,29 @@ def test_leases_go_on_without_dask_when_it_fails(
     with_dask(story)
 
 
+def test_a_node_that_joins_is_not_compared_with_all_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        await world.start_dask()
+        a = await world.add("a")
+        a.load(0)
+        for number in range(50):
+            a.ask(b"%d" % number)
+        looked = []
+        valid_workers = world.scheduler.valid_workers
+        monkeypatch.setattr(
+            world.scheduler,
+            "valid_workers",
+            lambda ts: looked.append(ts) or valid_workers(ts),
+        )
+        await world.add("b", 2)
+        assert len(a.placed()) == 2
+        assert len(looked) <= 4
+
+    with_dask(story)
+
+
 def test_nothing_waits_too_long_or_fails_too_often() -> None:
     async def story(world: World) -> None:
         await world.start_dask()
