@@ -6,6 +6,7 @@ floats as users write them, durations are seconds, times are Unix times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +18,8 @@ class NodeGroup:
     """Equal nodes that can be started and stopped.
 
     Raises:
-        ValueError: the numbers contradict each other.
+        ValueError: the numbers contradict each other, or a node cannot have them.
+        TypeError: one is no number.
     """
 
     name: str
@@ -46,11 +48,23 @@ class NodeGroup:
                 f"node group {self.name!r}: min_nodes must be between 0 and max_nodes "
                 f"({self.max_nodes}), not {self.min_nodes}"
             )
-        if self.warm_nodes < 0 or self.idle_timeout_s < 0 or self.upscaling_speed < 0:
-            raise ValueError(
-                f"node group {self.name!r}: warm_nodes, idle_timeout_s and "
-                "upscaling_speed must not be negative"
-            )
+        for limit in (self.warm_nodes, self.idle_timeout_s, self.upscaling_speed):
+            if not limit >= 0:
+                raise ValueError(
+                    f"node group {self.name!r}: warm_nodes, idle_timeout_s and "
+                    f"upscaling_speed must not be negative, not {limit}"
+                )
+        for name, amount in self.resources.items():
+            if not isinstance(amount, (int, float)):
+                raise TypeError(
+                    f"node group {self.name!r}: the amount of {name} must be a number, "
+                    f"not {amount!r}"
+                )
+            if amount < 0 or not math.isfinite(amount):
+                raise ValueError(
+                    f"node group {self.name!r}: the amount of {name} must be finite "
+                    f"and not negative, not {amount}"
+                )
 
     @property
     def is_gpu(self) -> bool:

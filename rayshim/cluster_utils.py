@@ -38,6 +38,7 @@ LAST_WORDS_S = 2.0
 END_LIMIT_S = 5.0
 #: Seconds in which the values of a node that is removed gracefully have to get fewer.
 EVACUATION_LIMIT_S = 30.0
+NO_HEAD = "the cluster has no head yet: call add_node()"
 
 
 #: Clusters of this process: ``init()`` without an address joins the newest one.
@@ -291,7 +292,7 @@ class Cluster:
             RuntimeError: the cluster has no head (yet).
         """
         if self._head is None:
-            raise RuntimeError("the cluster has no head yet: call add_node()")
+            raise RuntimeError(NO_HEAD)
         return self._head.process_address
 
     @property
@@ -367,7 +368,7 @@ class Cluster:
         head.config = {**config, "port": int(place.rpartition(":")[2])}
 
     def _new_node(self, options: InitOptions, *, is_head_node: bool) -> ClusterNode:
-        assert self._head is not None
+        assert self._head is not None, NO_HEAD
         node_id = os.urandom(28).hex()
         folder = session_folders.session_root(None) / session_folders.new_name()
         store_dir = session_folders.store_of(folder, node_id)
@@ -446,7 +447,7 @@ class Cluster:
     # -- waiting -----------------------------------------------------------------
 
     def _alive_ids(self) -> set[str]:
-        assert self._head is not None
+        assert self._head is not None, NO_HEAD
         try:
             with OneShot(self._head.process_address, self._token) as head:
                 return {row["NodeID"] for row in head.ask("nodes") if row["Alive"]}
@@ -502,7 +503,7 @@ class Cluster:
         """
         import rayshim
 
-        assert self.address is not None, "the cluster has no head yet: call add_node()"
+        assert self.address is not None, NO_HEAD
         assert not self.connected, "this process is connected already"
         rayshim.init(
             address=self.address, namespace=namespace, ignore_reinit_error=True

@@ -39,6 +39,8 @@ SHOWN_LEASES = 2
 MAX_ASKED = 1024
 #: Digits that the beginning of an id must have.
 MIN_DIGITS = 8
+#: Digits that no id has.
+MAX_DIGITS = 80
 
 
 class WhyService:
@@ -126,10 +128,12 @@ class WhyService:
             ValueError: it is no id, or nobody knows it, or it stands for several.
         """
         text = text.lower().removeprefix("0x")
-        if len(text) < MIN_DIGITS or set(text) - set("0123456789abcdef"):
+        is_hex = not set(text) - set("0123456789abcdef")
+        if not (MIN_DIGITS <= len(text) <= MAX_DIGITS and is_hex):
             raise ValueError(
-                f"{text!r} is no id: give the hex digits of an object, task, actor, "
-                f"placement group, lease or node, or the first {MIN_DIGITS} of them"
+                f"{text[:MAX_DIGITS]!r} is no id: give the hex digits of an object, "
+                "task, actor, placement group, lease or node, or the first "
+                f"{MIN_DIGITS} of them"
             )
         control = self._control
         groups = [i for i in control.groups.machine.groups if i.hex().startswith(text)]

@@ -134,7 +134,8 @@ def id_explained(peer: Peer, text: str) -> Explanation:
     Raises:
         ValueError: nobody knows it, or it stands for several things.
     """
-    found = ask(peer, why.Why(id=text))
+    # An empty id would ask for nothing.
+    found = ask(peer, why.Why(id=text or " "))
     return found[0] if found else _no_answer(text)
 
 

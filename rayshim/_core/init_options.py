@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import re
 import sys
@@ -263,8 +264,8 @@ def _whole(name: str, value: Any) -> float | None:
     assert isinstance(value, (int, float)) and not isinstance(value, bool), (
         f"{name} must be a number, not {value!r}"
     )
-    if value < 0:
-        raise ValueError(f"{name} must be nonnegative, not {value}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be nonnegative and finite, not {value}")
     if name != "custom" and value != int(value):
         raise ValueError(f"{name} must be a whole number, not {value}: whole numbers")
     return float(value)
@@ -286,17 +287,21 @@ def _resources(
     if store is None:
         store = min(int(free * STORE_FRACTION), MAX_STORE_BYTES, _shm_bytes(total))
         store = max(store, MIN_STORE_BYTES)
-    elif store < MIN_STORE_BYTES:
+    elif not MIN_STORE_BYTES <= store < math.inf:
         raise ValueError(
             f"object_store_memory is {store} bytes; it must be at least "
             f"{MIN_STORE_BYTES} (75 MiB)"
         )
     out["object_store_memory"] = float(store)
+    if memory is not None and not 0 <= memory < math.inf:
+        raise ValueError(f"memory is {memory} bytes; it must be at least 0")
     out["memory"] = float(memory if memory is not None else max(0, free - store))
     for name, amount in (custom or {}).items():
         assert name not in ("CPU", "GPU", "memory", "object_store_memory"), (
             f"resources may not contain {name!r}: use the parameter of its own"
         )
+        if not isinstance(name, str):
+            raise TypeError(f"resources maps text to numbers, not {name!r}")
         value = _whole("custom", amount)
         if value is not None and value != int(value):
             raise ValueError(
@@ -304,7 +309,7 @@ def _resources(
                 f"{value:g} of {name!r}"
             )
         if value:
-            out[str(name)] = value
+            out[name] = value
     return out
 
 

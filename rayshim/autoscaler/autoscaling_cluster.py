@@ -42,7 +42,7 @@ class AutoscalingCluster:
             about nodes of this machine are ignored.
 
     Raises:
-        TypeError: a part of the configuration is not known.
+        TypeError: a part of the configuration is not known, or of another type.
         ValueError: a group's numbers contradict each other.
 
     Example:
@@ -72,6 +72,18 @@ class AutoscalingCluster:
                     f"AutoscalingCluster(): {name!r} is not supported; it takes "
                     "idle_timeout_minutes, max_workers and upscaling_speed"
                 )
+        _check_map("head_resources", head_resources)
+        _check_map("worker_node_types", worker_node_types)
+        numbers = {
+            "idle_timeout_minutes": idle_timeout_minutes,
+            "max_workers": max_workers,
+            "upscaling_speed": upscaling_speed,
+        }
+        for name, number in numbers.items():
+            if not isinstance(number, (int, float)):
+                raise TypeError(f"{name} must be a number, not {number!r}")
+            if not number >= 0:
+                raise ValueError(f"{name} must not be negative, not {number}")
         self._head_resources = dict(head_resources)
         self._max_workers = max_workers
         self.groups = tuple(
@@ -161,6 +173,11 @@ class AutoscalingCluster:
             self.cluster = None
 
 
+def _check_map(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict, not {value!r}")
+
+
 def _group(
     name: str,
     node_type: Mapping[str, Any],
@@ -168,10 +185,18 @@ def _group(
     idle_timeout_minutes: float,
     upscaling_speed: float,
 ) -> NodeGroup:
+    _check_map(f"worker_node_types[{name!r}]", node_type)
+    resources = node_type.get("resources") or {}
+    labels = node_type.get("labels") or {}
+    _check_map(f"the resources of {name!r}", resources)
+    _check_map(f"the labels of {name!r}", labels)
+    for text in (*labels, *labels.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"the labels of {name!r} must map text to text: {labels!r}")
     return NodeGroup(
         name,
-        dict(node_type.get("resources") or {}),
-        dict(node_type.get("labels") or {}),
+        dict(resources),
+        dict(labels),
         min_nodes=int(node_type.get("min_workers") or 0),
         max_nodes=int(node_type.get("max_workers", max_workers)),
         idle_timeout_s=60 * idle_timeout_minutes,

@@ -77,7 +77,7 @@ def _ask(place: Place, id: str) -> list[dict[str, Any]]:
     from rayshim.adapters.wire.oneshot import OneShot
 
     with OneShot(place.address, place.token) as control:
-        answer: list[dict[str, Any]] = control.ask("why", {"id": id})
+        answer: list[dict[str, Any]] = control.ask("why", {"id": id or " "})
         return answer
 
 

@@ -153,6 +153,9 @@ def test_every_id_is_explained_and_so_is_the_beginning_of_one(session: None) -> 
     assert ray.explain(node).state == "alive"
     with pytest.raises(ValueError, match="nobody in this cluster knows"):
         ray.explain("00ff" * 7)
+    for text in ("", " ", "0" * 81):
+        with pytest.raises(ValueError, match="is no id"):
+            ray.explain(text)
     with pytest.raises(ValueError, match="is no id"):
         ray.explain("not hex")
     with pytest.raises(TypeError, match="explain"):
@@ -214,6 +217,7 @@ def test_command_finds_the_session_and_explains(session: None) -> None:
 def test_exit_codes_of_the_command(session: None, tmp_path: Any) -> None:
     assert run("00ff00ff00ff")[0] == 1
     assert run("xyz")[0] == 1
+    assert run("")[0] == 1
     assert run()[0] == 2
     code, text = run("00ff00ff00ff", "--temp-dir", str(tmp_path))
     assert code == 3
