@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rayshim.adapters.raylet.group_notices import GroupNotices
+from rayshim.adapters.raylet.pacing import Pace
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage import lease_events as ev
@@ -102,8 +103,9 @@ class GroupService:
         self._server = server
         self._nodes = directory
         directory.on_died.append(self._node_died)
+        #: Some node may have room for a group now.
+        self.retry = Pace(server.loop, self._retry)
         directory.on_room.append(self.retry)
-        self._is_trying = False
         #: Gives the node in this process, if there is one, an event as it is.
         self._feed: Callable[[Any], None] | None = getattr(server, "feed", None)
         #: The actors, of which some make groups.
@@ -253,32 +255,27 @@ class GroupService:
         if actor is None or actor.state not in _RUNNING:
             self._creator_gone(actor_id, actor)
 
-    def retry(self) -> None:
-        """Some node may have room for a group now."""
-        if self._is_trying or not self.machine.waiting:
+    def _retry(self) -> None:
+        if not self.machine.waiting:
             return
-        self._is_trying = True
-        try:
-            turns = self.machine.turns()
-            if not self._nodes.is_cluster:
-                for group_id in turns:
-                    self._try_alone(group_id)
-                return
-            failed = set()
-            views = self._views()
+        turns = self.machine.turns()
+        if not self._nodes.is_cluster:
             for group_id in turns:
-                group = self.machine.groups[group_id]
-                if len(turns) > 1 and group.shape in failed:
-                    continue
-                commands = self.machine.tried(group_id, views, self._server.now())
-                if commands:
-                    self._run(commands)
-                    views = self._views()
-                else:
-                    failed.add(group.shape)
-            self.machine.all_tried()
-        finally:
-            self._is_trying = False
+                self._try_alone(group_id)
+            return
+        failed = set()
+        views = self._views()
+        for group_id in turns:
+            group = self.machine.groups[group_id]
+            if len(turns) > 1 and group.shape in failed:
+                continue
+            commands = self.machine.tried(group_id, views, self._server.now())
+            if commands:
+                self._run(commands)
+                views = self._views()
+            else:
+                failed.add(group.shape)
+        self.machine.all_tried()
 
     def _views(self) -> list[placement.View]:
         return [

@@ -22,6 +22,7 @@ from rayshim.adapters.raylet.lease_engine import Engine, Tasks
 from rayshim.adapters.raylet.lease_entry import LeaseEntry
 from rayshim.adapters.raylet.lease_nodes import PlacerNodes
 from rayshim.adapters.raylet.lease_queue import LeaseQueue
+from rayshim.adapters.raylet.pacing import Pace
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.lineage.leases import LIFE_HOPS
@@ -79,7 +80,8 @@ class LeasePlacer:
         self.lives = 0
         #: ``on_refused(lease_id, reason, kind)``: an actor will never be placed.
         self.on_refused: Callable[[bytes, str, str], None]
-        self._is_trying = False
+        #: Some node may have room now.
+        self.retry = Pace(server.loop, self._retry)
         directory.on_joined.append(self._node_joined)
         directory.on_told.append(self._node_told)
         directory.on_status.append(self._node_changed)
@@ -295,22 +297,16 @@ class LeasePlacer:
 
     # What changes.
 
-    def retry(self) -> None:
-        """Some node may have room now."""
-        if self._is_trying:
+    def _retry(self) -> None:
+        self._give_up_lost()
+        if not self._has_news() or not self._queue:
             return
-        self._is_trying = True
-        try:
-            self._give_up_lost()
-            if self._has_news() and self._queue:
-                with self._chooser.one_pass():
-                    entries, may_fit = self._entries, self._chooser.may_fit
-                    self._queue.try_all(
-                        lambda lease_id: self._try(entries[lease_id]),
-                        lambda lease_id: may_fit(entries[lease_id]),
-                    )
-        finally:
-            self._is_trying = False
+        with self._chooser.one_pass():
+            entries, may_fit = self._entries, self._chooser.may_fit
+            self._queue.try_all(
+                lambda lease_id: self._try(entries[lease_id]),
+                lambda lease_id: may_fit(entries[lease_id]),
+            )
 
     def _has_news(self) -> bool:
         """Whether there may be room, or what waits at a node may go on."""
