@@ -35,8 +35,8 @@ class Infeasible:
         self._server = server
         #: Shape -> whether some node could take it; until the nodes change.
         self._known: dict[_Shape, bool] = {}
-        #: (job, shape) that drivers were told of.
-        self._told: set[tuple[bytes, _Shape]] = set()
+        #: Job -> shapes that its driver was told of.
+        self._told: dict[bytes, set[_Shape]] = {}
         nodes = control.nodes
         nodes.on_joined.append(lambda node: self._known.clear())
         nodes.on_died.append(lambda node, death: self._known.clear())
@@ -69,14 +69,19 @@ class Infeasible:
         """A request came: its driver is told at once if it is infeasible."""
         if not self.has(request) or self._control.autoscaler_notes.is_active:
             return
-        key = (request.job_id, _shape(request))
-        driver = self._server.drivers.get(request.job_id)
-        if key in self._told or driver is None or len(self._told) > MAX_SHAPES:
+        drivers, shape = self._server.drivers, _shape(request)
+        driver = drivers.get(request.job_id)
+        if driver is None:
+            return
+        told = self._told.setdefault(request.job_id, set())
+        if shape in told or len(told) >= MAX_SHAPES:
             return
         wanted = [one for one in request.nodes if self._control.nodes.find(one)]
         if request.nodes and not request.soft and not wanted:
             return  # it was refused with an error
-        self._told.add(key)
+        told.add(shape)
+        for job_id in self._told.keys() - drivers.keys():
+            del self._told[job_id]
         (reason,) = explain_nodes.request_reasons(
             explain_nodes.Wanted(
                 request.label,
