@@ -231,7 +231,8 @@ class TaskSubmitter:
 
     def flush_all(self) -> None:
         """Push everything that has room: somebody waits now (under the lock)."""
-        for scheduling in self.classes.values():
+        # A call whose argument is lost has another one run, of whatever class.
+        for scheduling in list(self.classes.values()):
             if scheduling.queue:
                 self._advance(scheduling, flush=True)
 
