@@ -390,8 +390,8 @@ class GroupService:
             return
         bundles = command.bundles
         for bundle in bundles.values():
-            for name, units in bundle.items():
-                node.available[name] = node.available.get(name, 0) - units
+            taken = {name: -units for name, units in bundle.items()}
+            self._nodes.give(node, taken)
         node.link.send(
             nodes.ReserveBundles(
                 command.group,
@@ -408,8 +408,7 @@ class GroupService:
         for index, node_id in group.places.items():
             node = self._nodes.find(node_id)
             if node is not None:
-                for name, units in group.bundles[index].items():
-                    node.available[name] = node.available.get(name, 0) + units
+                self._nodes.give(node, group.bundles[index])
 
     def _report(self, group_id: bytes) -> None:
         state = self.machine.groups[group_id].state

@@ -159,6 +159,9 @@ class NodeDirectory:
         self.on_room: list[Callable[[], None]] = []
         #: Changes of room so far that no load told of.
         self.changes = 0
+        #: Ids of nodes of which something was given away, or back, since somebody took
+        #: note of that.
+        self.given: set[str] = set()
         self._count = 0
         self._dead: dict[str, nodes.NodeInfo] = {}
         self._announced_s = -ANNOUNCE_S
@@ -380,6 +383,13 @@ class NodeDirectory:
         for node in self.alive():
             if node.node_id == self._server.config.node_id:
                 node.link.send(table)
+
+    def give(self, node: KnownNode, units: Units) -> None:
+        """Reckons with what a node will have, less where ``units`` are below zero."""
+        have = node.available
+        for name, amount in units.items():
+            have[name] = have.get(name, 0) + amount
+        self.given.add(node.node_id)
 
     def changed(self) -> None:
         """Some node may have more room, or a group got its bundles."""

@@ -67,9 +67,14 @@ class PlacerNodes:
 
     def take_news(self) -> bool:
         """Whether there may be more room than when this was asked last."""
-        if self._changes != self._directory.changes:
-            self._changes = self._directory.changes
-            self.note_all()
+        directory = self._directory
+        for node_id in directory.given:
+            node = directory.find(node_id)
+            if node is not None:
+                self.note(node)
+        directory.given.clear()
+        if self._changes != directory.changes:
+            self._changes = directory.changes
             self.has_news = True
         found, self.has_news = self.has_news, not self._is_told
         return found

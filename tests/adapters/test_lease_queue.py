@@ -147,3 +147,33 @@ def test_leases_that_wait_at_full_nodes_cost_nothing_at_each_load(
         assert len(made) <= 7
 
     asyncio.run(story())
+
+
+def test_a_change_at_one_node_is_noted_of_that_node_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        world = World()
+        nodes = [await world.add(chr(0x4E00 + number), 4) for number in range(20)]
+        nodes[0].load(0)
+        index = world.placer._known.index
+        noted = []
+        put = index.put
+        monkeypatch.setattr(
+            index, "put", lambda view: noted.append(view.node_id) or put(view)
+        )
+        late = await world.add("z", 4)
+        assert noted == [late.node_id]
+        # A placement group gives back what it had there, before the node says so.
+        known = world.nodes.find(nodes[0].node_id)
+        assert known is not None
+        world.nodes.give(known, {"CPU": 40_000})
+        world.nodes.changed()
+        assert noted == [late.node_id, known.node_id]
+        assert known.available == {"CPU": 40_000}
+        world.nodes.give(known, {"CPU": -10_000})
+        world.nodes.changed()
+        assert known.available == {"CPU": 30_000}
+        assert noted == [late.node_id, known.node_id, known.node_id]
+
+    asyncio.run(story())
