@@ -75,6 +75,7 @@ class LeasePlacer:
         self._chooser = NodeChooser(
             directory, self._known, self._is_followed, server.now
         )
+        self._are_tasks_lost = False
         self.now = server.now
         #: Restarts of the control service so far.
         self.lives = 0
@@ -110,8 +111,14 @@ class LeasePlacer:
 
     def _tasks_lost(self) -> None:
         """Somebody restarted Dask's scheduler: it forgot nodes and leases."""
+        if self.engine.tasks is not None and not self._are_tasks_lost:
+            self._are_tasks_lost = True  # This is called for each of the nodes.
+            self._server.loop.call_soon(self._attach_again)
+
+    def _attach_again(self) -> None:
+        self._are_tasks_lost = False
         if self.engine.tasks is not None:
-            self._server.loop.call_soon(self.attach, self.engine.tasks)
+            self.attach(self.engine.tasks)
 
     def _node_ready(self, node_id: str) -> None:
         """The scheduler knows a node from now on."""

@@ -374,6 +374,29 @@ def test_leases_outlive_a_restart_of_dask_by_a_user() -> None:
     with_dask(story)
 
 
+def test_many_nodes_that_dask_drops_are_entered_anew_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        for name in "abc":
+            await world.add(name)
+        await world.start_dask()
+        attached = []
+        attach = world.placer.attach
+        monkeypatch.setattr(
+            world.placer,
+            "attach",
+            lambda tasks: attached.append(tasks) or attach(tasks),
+        )
+        tasks: Any = world.placer.engine.tasks
+        for name in "abc":
+            tasks.nodes._comms["rayshim-node://" + name * 56].abort()
+        await wait_for(lambda: attached)
+        assert len(attached) == 1
+
+    with_dask(story)
+
+
 def test_leases_go_on_without_dask_when_it_fails(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
