@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet import lease_reports
+from rayshim.adapters.raylet.entry_tasks import EntryTasks
 from rayshim.adapters.raylet.head_wishes import policy_of
 from rayshim.adapters.raylet.lease_choice import NodeChooser
 from rayshim.adapters.raylet.lease_engine import Engine, Tasks
@@ -66,10 +67,9 @@ class LeasePlacer:
         self._stuck_ids: set[bytes] = set()
         #: When they were looked at last.
         self._looked_s = 0.0
-        #: Those without a task, although there is an engine: their node is not ready.
-        self._taskless: dict[bytes, LeaseEntry] = {}
         #: Dask's scheduler, once it runs.
         self.engine = Engine(lambda: self._known.note_all())
+        self._tasks = EntryTasks(self.engine)
         policy = policy_of(server.config.settings)
         self._known = PlacerNodes(directory, self.engine, policy, self._is_followed)
         self._chooser = NodeChooser(
@@ -125,8 +125,7 @@ class LeasePlacer:
         node = self.nodes.find(node_id)
         if node is not None:
             self._known.note(node)
-        for entry in list(self._taskless.values()):
-            self._adopt(entry)
+        self._tasks.add_late()
         self.retry()
 
     def _adopt_all(self) -> None:
@@ -136,23 +135,8 @@ class LeasePlacer:
             [*self._entries.values(), *self._placed.values()],
             key=lambda entry: entry.priority,
         ):
-            self._adopt(entry)
+            self._tasks.add(entry)
         self.retry()
-
-    def _adopt(self, entry: LeaseEntry) -> None:
-        tasks, lease_id = self.engine.tasks, entry.request.lease_id
-        if tasks is None or tasks.has(lease_id):
-            return
-        if entry.node and not tasks.has_node(entry.node):
-            self._taskless[lease_id] = entry
-            return
-        self._taskless.pop(lease_id, None)
-        with self.engine:
-            tasks.add(lease_id, entry.need, entry.priority, entry.request.label)
-            if entry.is_granted:
-                tasks.granted(lease_id)
-            elif entry.is_stuck:
-                tasks.stuck(lease_id)
 
     # From raylets.
 
@@ -206,9 +190,7 @@ class LeasePlacer:
         self._placed.pop(lease_id, None)
         self._enqueue(entry)
         self._stuck_ids.add(lease_id)
-        with self.engine as tasks:
-            if tasks is not None and tasks.has(lease_id):
-                tasks.stuck(lease_id)
+        self._tasks.stuck(entry)
 
     def cancel(self, node_id: str, lease_id: bytes) -> None:
         """A raylet needs no answer any more."""
@@ -232,13 +214,7 @@ class LeasePlacer:
             self._entries.pop(lease_id, None)
             self._placed[lease_id] = entry
         was_at, entry.node = entry.node, node_id
-        with self.engine as tasks:
-            if tasks is None or not tasks.has_node(node_id):
-                return
-            if not tasks.has(lease_id):
-                self._adopt(entry)
-            elif was_at != node_id:
-                tasks.move(lease_id, node_id)
+        self._tasks.settle(entry, was_at)
 
     # From the actor service.
 
@@ -296,9 +272,7 @@ class LeasePlacer:
         self._placed.pop(lease_id, None)
         self._entries[lease_id] = entry
         self._enqueue(entry)
-        with self.engine as tasks:
-            if tasks is not None and tasks.has(lease_id):
-                tasks.release(lease_id)
+        self._tasks.release(entry)
         if not entry.node:
             self._try(entry)
 
@@ -335,17 +309,11 @@ class LeasePlacer:
 
     def _node_joined(self, node: KnownNode) -> None:
         self._known.note(node)
-        if self.engine.tasks is not None:
-            is_usable = self.nodes.machine.is_usable(node.node_id)
-            self.engine.tasks.nodes.join(node.node_id, node.total, is_usable)
+        self._tasks.node_joined(node, self.nodes.machine.is_usable(node.node_id))
 
     def _node_changed(self, node: KnownNode) -> None:
         self._known.note(node)
-        if self.engine.tasks is not None:
-            with self.engine as tasks:
-                is_usable = self.nodes.machine.is_usable(node.node_id)
-                if tasks is not None:
-                    tasks.nodes.set_usable(node.node_id, is_usable)
+        self._tasks.node_usable(node, self.nodes.machine.is_usable(node.node_id))
 
     def _node_told(self, node: KnownNode, load: nodes.NodeLoad) -> None:
         """A node says what became of what was placed there."""
@@ -376,8 +344,7 @@ class LeasePlacer:
                 continue
             if entry.asker or entry.is_granted:
                 self._forget(entry)
-        if self.engine.tasks is not None:
-            self.engine.tasks.nodes.told(node_id, node.total, node.free)
+        self._tasks.node_told(node)
 
     def _runs(self, entry: LeaseEntry, node_id: str) -> None:
         """A node has granted a lease."""
@@ -385,10 +352,7 @@ class LeasePlacer:
             return
         entry.is_granted = True
         self._settle(entry, node_id)
-        with self.engine as tasks:
-            lease_id = entry.request.lease_id
-            if tasks is not None and tasks.has(lease_id):
-                tasks.granted(lease_id)
+        self._tasks.granted(entry)
 
     def _unknown(self, lease_id: bytes, node_id: str) -> LeaseEntry:
         request = wire.RequestLease(lease_id, b"", "(granted before)", {}, {}, 0)
@@ -407,8 +371,7 @@ class LeasePlacer:
                     self._take_back(entry)
             elif entry.asker == node_id and not entry.node:
                 self._forget(entry)
-        if self.engine.tasks is not None:
-            self.engine.tasks.nodes.left(node_id)
+        self._tasks.node_left(node_id)
 
     # Entries.
 
@@ -424,7 +387,7 @@ class LeasePlacer:
         self._entries[lease_id] = entry
         self._enqueue(entry)
         if not self._is_refused(entry):
-            self._adopt(entry)
+            self._tasks.add(entry)
             if self.engine.tasks is None:
                 self._try(entry)
 
@@ -434,11 +397,8 @@ class LeasePlacer:
         self._entries.pop(lease_id, None)
         self._placed.pop(lease_id, None)
         self._travelling.pop(lease_id, None)
-        self._taskless.pop(lease_id, None)
         self._leave_queue(lease_id)
-        with self.engine as tasks:
-            if tasks is not None:
-                tasks.forget(lease_id)
+        self._tasks.forget(lease_id)
 
     # Choosing.
 
@@ -464,16 +424,12 @@ class LeasePlacer:
                 entry.is_moving = True
                 self._leave_queue(lease_id)
                 return self.nodes.send(was_at, wire.CancelLease(lease_id))
-            with self.engine as tasks:
-                if tasks is not None and tasks.has(lease_id):
-                    tasks.move(lease_id, node_id)
+            self._tasks.move(entry, node_id)
             if entry.node == was_at:
                 self._sent(lease_id, node_id)
             return True
-        with self.engine as tasks:
-            if tasks is not None and tasks.has(lease_id):
-                tasks.wake(lease_id)
-                return bool(entry.node) or lease_id not in self._entries
+        if self._tasks.wake(entry):
+            return bool(entry.node) or lease_id not in self._entries
         node_id = self._decide(lease_id)
         if node_id:
             self._sent(lease_id, node_id)
