@@ -441,12 +441,8 @@ class ActorService:
 
     def _home_of(self, owner: str) -> str:
         """The node of an actor's owner."""
-        place = node_of(owner)
-        if place:
-            for node in self._nodes.alive():
-                if node.node_id.startswith(place):
-                    return node.node_id
-        return ""
+        node = self._nodes.at(node_of(owner))
+        return node.node_id if node is not None else ""
 
     def _unplace(self, command: acts.Unplace) -> None:
         lease_id = _lease_of(command.actor_id, command.incarnation)

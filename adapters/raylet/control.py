@@ -219,6 +219,7 @@ class ControlService:
         if peer.role == "remote":
             return
         self.actors.peer_gone(peer.address)
+        self.groups.peer_left(peer)
         if peer.role == "driver":
             self.job_gone(peer.job_id)
 

@@ -430,6 +430,20 @@ class GroupService:
             self._waiters.pop(group_id, None)
         self._respond(peer, request_id, value=False)
 
+    def peer_left(self, peer: Peer) -> None:
+        """A peer waits for nothing any more."""
+        for group_id, waiters in list(self._waiters.items()):
+            rest = []
+            for one in waiters:
+                if one[0] is not peer:
+                    rest.append(one)
+                elif one[2] is not None:
+                    one[2].cancel()
+            if rest:
+                self._waiters[group_id] = rest
+            else:
+                del self._waiters[group_id]
+
     def _row(self, group: pg.Group) -> dict[str, Any]:
         is_new = group.created_s == group.requested_s and not group.places
         return {

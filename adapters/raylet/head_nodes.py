@@ -145,6 +145,8 @@ class NodeDirectory:
         #: Node id -> node, in order of arrival; of the dead those that the machine
         #: remembers.
         self.known: dict[str, KnownNode] = {}
+        #: First 8 digits, as in addresses of its processes -> id of each of them.
+        self._places: dict[str, str] = {}
         #: Called with a node that joined (for the first time or again).
         self.on_joined: list[Callable[[KnownNode], None]] = []
         #: Called with a node's first load after it joined.
@@ -191,6 +193,10 @@ class NodeDirectory:
         """A node that is not dead."""
         node = self.known.get(node_id)
         return None if node is None or self.machine.is_dead(node_id) else node
+
+    def at(self, place: str) -> KnownNode | None:
+        """A node that is not dead, by the first 8 digits of its id."""
+        return self.find(self._places.get(place, ""))
 
     def info(self, node: KnownNode) -> nodes.NodeInfo:
         """What everybody is told of a node."""
@@ -314,6 +320,7 @@ class NodeDirectory:
             self._count += 1
         number = known.number if known else self._count
         node = self.known[node_id] = KnownNode(join, link, number)
+        self._places[node_id[:8]] = node_id
         if known is not None:
             node.placed = known.placed
             node.told_count = known.told_count
@@ -339,6 +346,7 @@ class NodeDirectory:
             if not self.machine.is_dead(node_id):
                 del self._dead[node_id]
                 self.known.pop(node_id, None)
+                self._places.pop(node_id[:8], None)
         if node is None:
             return
         info = node.join.info
