@@ -20,8 +20,10 @@ So that small requests do not for ever take what a large one waits for, a reques
 has waited for :data:`GUARD_AFTER_S` *guards* the one resource that it lacks: what came
 later gets none of it, if leases that run, and can end, hold enough. (A request that
 lacks two kinds guards none: a GPU that is busy must not idle the CPUs.) What runs might
-itself wait for what the guard holds up, by means that nobody here sees, so guarding
-stops for a while after each :data:`GUARD_S`.
+itself wait for what the guard holds up, by means that nobody here sees, and what never
+ends holds up others in vain. So each guard is followed by a pause as long, and the next
+one is twice as long, from :data:`FIRST_GUARD_S` to :data:`GUARD_S`: a large request
+gets what ends after seconds, and what comes soon after it is held up for half a second.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ YOUNG_S = 1.0
 STARVED_S = 1.0
 #: Seconds after which a request guards what it waits for.
 GUARD_AFTER_S = 0.5
-#: Seconds for which it guards, and then for which it does not.
-GUARD_S = 10.0
+#: Seconds of the first guard; the pause after each is as long, the next guard twice.
+FIRST_GUARD_S = 0.5
+#: Seconds of the longest guard.
+GUARD_S = 8.0
 #: The whole of a node, in the unit of :attr:`ClassShare.weight`.
 WHOLE = 1_000_000
 
@@ -320,6 +324,18 @@ class Guard:
         return number > self.number and source is self.source and self.name in need
 
 
+def is_guarding(waited_s: float) -> bool:
+    """Whether a request that has waited for so long keeps room for itself just now."""
+    waited_s -= GUARD_AFTER_S
+    if waited_s < 0:
+        return False
+    guard_s = FIRST_GUARD_S
+    while guard_s < GUARD_S and waited_s >= 2 * guard_s:
+        waited_s -= 2 * guard_s
+        guard_s *= 2
+    return waited_s % (2 * guard_s) < guard_s
+
+
 def guard_of(
     waiter: Lease | Reservation,
     need: Units,
@@ -336,8 +352,7 @@ def guard_of(
         running: leases that their holders can give back.
         now: the time.
     """
-    waited = now - waiter.since_s - GUARD_AFTER_S
-    if waited < 0 or int(waited / GUARD_S) % 2 or not source.is_feasible(need):
+    if not is_guarding(now - waiter.since_s) or not source.is_feasible(need):
         return None
     missing = source.missing(need)
     if len(missing) != 1:

@@ -76,6 +76,7 @@ class _Loader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(self._real_name)
+        _mirror()
         # The import system is about to put the alias's spec here.
         self._real_spec = module.__spec__
         return module
@@ -89,6 +90,18 @@ class _Loader(Loader):
         get_code = getattr(spec.loader if spec else None, "get_code", None)
         code: CodeType | None = get_code(self._real_name) if get_code else None
         return code
+
+
+def _mirror() -> None:
+    """Give what is imported its other name, too.
+
+    The import system binds each module that it loads in its package, once more for the
+    alias: over what the package itself has under that name, such as the function
+    ``ray.util.placement_group``. What has its name is not loaded.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith(TARGET + "."):
+            sys.modules.setdefault(ALIAS + name[len(TARGET) :], module)
 
 
 def install_as_ray() -> Alias:

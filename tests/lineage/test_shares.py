@@ -12,7 +12,13 @@ from rayshim.lineage import lease_events as ev
 from rayshim.lineage.leases import LeaseState
 from rayshim.lineage.raylet import Raylet
 from rayshim.lineage.resources import ResourceSet, to_units
-from rayshim.lineage.shares import GUARD_AFTER_S, GUARD_S, STARVED_S, YOUNG_S
+from rayshim.lineage.shares import (
+    FIRST_GUARD_S,
+    GUARD_AFTER_S,
+    STARVED_S,
+    YOUNG_S,
+    is_guarding,
+)
 
 
 class Node:
@@ -246,7 +252,7 @@ def test_a_request_that_lacks_two_kinds_guards_none() -> None:
     (gpu,) = node.ask("gpu", need={"GPU": 1})
     cpus = node.ask("cpu", 2)
     node.ask("both", need={"CPU": 1, "GPU": 1})
-    node.now = GUARD_AFTER_S + 1
+    node.now = GUARD_AFTER_S + 1.1
     node.give_back(cpus[0])
     late = node.ask("late")
     assert gpu in node.granted
@@ -258,7 +264,7 @@ def test_nothing_is_guarded_that_an_actor_or_a_waiting_call_holds() -> None:
     node = Node(CPU=2)
     node.ask("actor", fixed=True)
     node.ask("large", need={"CPU": 2})
-    node.now = GUARD_AFTER_S + 1
+    node.now = GUARD_AFTER_S + 1.1
     (late,) = node.ask("late")
     assert late in node.granted
 
@@ -267,12 +273,22 @@ def test_a_guard_pauses_since_what_runs_may_wait_for_what_it_holds_up() -> None:
     node = Node(CPU=2)
     node.ask("runs")
     node.ask("large", need={"CPU": 2})
-    node.now = GUARD_AFTER_S + 1
+    node.now = GUARD_AFTER_S + 0.1
     (late,) = node.ask("late")
     assert late not in node.granted
-    node.now = GUARD_AFTER_S + GUARD_S + 1
+    node.now = GUARD_AFTER_S + FIRST_GUARD_S
     node.do(ev.TimePassed())
     assert late in node.granted
+
+
+def test_guards_and_their_pauses_grow() -> None:
+    changes = [0.0]
+    for number in range(1, 10_000):
+        before, now = (number - 1) / 100, number / 100
+        if is_guarding(before) != is_guarding(now):
+            changes.append(now)
+    assert changes[1:11] == [0.5, 1, 1.5, 2.5, 3.5, 5.5, 7.5, 11.5, 15.5, 23.5]
+    assert changes[11:13] == [31.5, 39.5]
 
 
 # Backlogs.

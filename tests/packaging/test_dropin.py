@@ -53,6 +53,20 @@ assert importlib.import_module("ray.lineage.leases") is sys.modules[
     assert done.stderr == ""
 
 
+def test_what_a_package_has_is_not_hidden_by_a_module_of_that_name() -> None:
+    done = run(
+        INSTALL
+        + """
+from ray.util.placement_group import PlacementGroup
+import ray, ray.util.placement_group
+print(type(ray.util.placement_group).__name__)
+from ray.util import placement_group
+assert placement_group is rayshim.util.placement_group
+"""
+    )
+    assert done.stdout == "function\n"
+
+
 def test_the_alias_leaves_the_spec_of_a_module_as_it_was() -> None:
     run(
         INSTALL
