@@ -313,6 +313,8 @@ class ControlService:
         hostname = msgspec.msgpack.decode(message.payload, type=Attach).hostname
         rows = [row for row in node_rows.full_rows(self.nodes) if row["usable"]]
         here = [row for row in rows if row["hostname"] == hostname]
+        if not here and self.nodes.is_expecting():
+            return {"node": None}  # after a restart: nodes are coming back
         if not here:
             names = ", ".join(sorted({row["hostname"] for row in rows})) or "none"
             raise ValueError(

@@ -18,6 +18,8 @@ from rayshim.adapters.wire.oneshot import OneShot
 
 #: Seconds that the table of nodes may take to come.
 TABLE_LIMIT_S = 5.0
+#: Seconds between two looks at a head whose nodes are coming back.
+REJOIN_LOOK_S = 0.1
 
 
 class Found(NamedTuple):
@@ -114,8 +116,7 @@ class AttachedSession(Session):
         session_folders.occupy_standard_streams()
         found = find(self._asked, self.options.temp_dir)
         self.cluster_address = found.address
-        with OneShot(found.head_address, found.token) as head:
-            facts = head.ask("attach", {"hostname": socket.gethostname()})
+        facts = _attach(found)
         node = facts["node"]
         self.job_id = int(facts["job_id"]).to_bytes(4, "little")
         self.node_id = node["node_id"]
@@ -159,6 +160,22 @@ class AttachedSession(Session):
 
     def _remove_folders(self) -> None:
         self._socket_path.unlink(missing_ok=True)
+
+
+def _attach(found: Found) -> dict[str, Any]:
+    """A node of this host, and the number of a new job.
+
+    A head that was just started again has no nodes yet; those that it knew are back
+    within moments, or are taken for dead.
+    """
+    with OneShot(found.head_address, found.token) as head:
+        while True:
+            facts: dict[str, Any] = head.ask(
+                "attach", {"hostname": socket.gethostname()}
+            )
+            if facts["node"] is not None:
+                return facts
+            time.sleep(REJOIN_LOOK_S)
 
 
 def job_blob() -> bytes:
