@@ -30,11 +30,12 @@ def ask_back(raylet: Raylet, now: float) -> Iterator[ev.AskBack]:
     """Asks for what would help the next request of each shape."""
     if not raylet.shares.askable:
         return
+    asking = _Asking(raylet, now)
     for shape in raylet._waiting.values():
         waiter = shape.best(now)[1]
         if isinstance(waiter, Reservation):
             for source in raylet._sources(b"", -1):
-                yield from _ask_for(raylet, None, waiter.need, 1, source, now)
+                yield from asking.ask_for(None, waiter.need, 1, source)
             continue
         request, share = waiter.request, waiter.share
         assert share is not None
@@ -43,47 +44,89 @@ def ask_back(raylet: Raylet, now: float) -> Iterator[ev.AskBack]:
             continue
         for source in raylet._sources(request.group, request.bundle):
             count = len(share.waiting)
-            yield from _ask_for(raylet, share, request.need, count, source, now)
+            yield from asking.ask_for(share, request.need, count, source)
 
 
-def _ask_for(
-    raylet: Raylet,
-    asker: ClassShare | None,
-    need: Units,
-    count: int,
-    source: ResourceSet,
-    now: float,
-) -> Iterator[ev.AskBack]:
-    """Asks for what ``count`` requests of ``need`` lack of one set."""
-    if not source.is_feasible(need):
-        return
-    missing = source.missing(need)
-    if not missing:
-        return
-    # What they would have if all that was asked for had come.
-    coming = {name: max(0, source.available.get(name, 0)) for name in missing}
-    for lease in raylet._reclaimable.values():
-        if lease.asked_back is Asked.IN_FULL and lease.source is source:
-            _add(coming, lease)
-    for share in list(raylet.shares.askable.values()):
-        if share is asker:
-            continue
-        given = 0
-        for lease in list(share.askable.values()):
-            if lease.source is not source or lease.is_lent:
+class _Asking:
+    """One look at all that waits.
+
+    Most looks find nothing to ask for, since all was said before. So what the shapes
+    have in common is reckoned once, and leases are gone through where that shows that
+    something may come of it.
+    """
+
+    def __init__(self, raylet: Raylet, now: float) -> None:
+        self._shares = raylet.shares
+        self._now = now
+        #: What comes from leases that were asked for in full, of each set by its id.
+        self._coming: dict[int, Units] = {}
+        for lease in raylet._reclaimable.values():
+            if lease.asked_back is Asked.IN_FULL:
+                self._comes(lease)
+        shares = self._shares.askable.values()
+        #: The most that one class holds, and whether all are of one job and young.
+        self._most = max(share.held for share in shares)
+        self._jobs = {id(share.job) for share in shares}
+        self._are_young = all(share.is_young(now) for share in shares)
+
+    def ask_for(
+        self, asker: ClassShare | None, need: Units, count: int, source: ResourceSet
+    ) -> Iterator[ev.AskBack]:
+        """Asks for what ``count`` requests of ``need`` lack of one set."""
+        if not source.is_feasible(need):
+            return
+        missing = source.missing(need)
+        if not missing:
+            return
+        shares, now = self._shares, self._now
+        gained = self._gained(need, missing, source)
+        if not shares.unasked and (gained >= count or self._has_enough(asker, gained)):
+            return
+        for share in list(shares.askable.values()):
+            if share is asker:
                 continue
-            if not _has_any(lease, missing):
+            if not share.unasked and (
+                gained >= count or not _may_take(asker, share, gained, 0, now)
+            ):
                 continue
-            gained = min(units // need[name] for name, units in coming.items())
-            if gained < count and _may_take(asker, share, gained, given, now):
-                _add(coming, lease)
-                given += 1
-                lease.asked_back = Asked.IN_FULL
-                raylet.shares.ask_no_more(lease)
-                yield ev.AskBack(lease.request.lease_id, lease.request.holder)
-            elif lease.asked_back is Asked.NOT:
-                lease.asked_back = Asked.IF_IDLE
-                yield ev.AskBack(lease.request.lease_id, lease.request.holder, True)
+            given = 0
+            for lease in list(share.askable.values()):
+                if lease.source is not source or lease.is_lent:
+                    continue
+                if not _has_any(lease, missing):
+                    continue
+                if gained < count and _may_take(asker, share, gained, given, now):
+                    given += 1
+                    shares.ask_in_full(lease)
+                    self._comes(lease)
+                    gained = self._gained(need, missing, source)
+                    yield ev.AskBack(lease.request.lease_id, lease.request.holder)
+                elif lease.asked_back is Asked.NOT:
+                    shares.ask_if_idle(lease)
+                    yield ev.AskBack(lease.request.lease_id, lease.request.holder, True)
+
+    def _has_enough(self, asker: ClassShare | None, gained: int) -> bool:
+        """Whether no class at all has to give one more lease to another one."""
+        if asker is None or asker.waiting[0].request.urgent:
+            return False
+        has = asker.held + gained
+        if has == 0 or self._jobs != {id(asker.job)} or self._most > has + 1:
+            return False
+        return self._are_young or not asker.is_young(self._now)
+
+    def _gained(self, need: Units, missing: Units, source: ResourceSet) -> int:
+        """How many would fit if all that was asked for had come."""
+        coming = self._coming.get(id(source), {})
+        return min(
+            (max(0, source.available.get(name, 0)) + coming.get(name, 0)) // need[name]
+            for name in missing
+        )
+
+    def _comes(self, lease: Lease) -> None:
+        assert lease.allocation is not None
+        coming = self._coming.setdefault(id(lease.source), {})
+        for name, units in lease.allocation.units.items():
+            coming[name] = coming.get(name, 0) + units
 
 
 def _may_take(
@@ -110,9 +153,3 @@ def _may_take(
 def _has_any(lease: Lease, missing: Units) -> bool:
     allocation = lease.allocation
     return allocation is not None and not missing.keys().isdisjoint(allocation.units)
-
-
-def _add(coming: Units, lease: Lease) -> None:
-    assert lease.allocation is not None
-    for name in coming:
-        coming[name] += lease.allocation.units.get(name, 0)

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from rayshim.lineage.leases import Lease, Reservation, Shape
+from rayshim.lineage.leases import Asked, Lease, Reservation, Shape
 from rayshim.lineage.resources import ResourceSet, Units
 
 #: Seconds of leases after which a class is young no more.
@@ -77,6 +77,7 @@ class ClassShare:
         "last_s",
         "leases",
         "served_s",
+        "unasked",
         "waiting",
         "weight",
     )
@@ -101,6 +102,8 @@ class ClassShare:
         self.backlog = 0
         #: Its leases that can still be asked back, by grant.
         self.askable: dict[bytes, Lease] = {}
+        #: Number of those that were not asked for in any way.
+        self.unasked = 0
 
     def is_young(self, now: float) -> bool:
         """Whether it has had little so far."""
@@ -177,6 +180,8 @@ class Shares:
         self._jobs: dict[bytes, JobShare] = {}
         #: Exactly the classes with a lease that can still be asked back.
         self.askable: dict[ClassKey, ClassShare] = {}
+        #: Number of leases that were not asked for in any way and can be.
+        self.unasked = 0
 
     def wait(self, lease: Lease) -> ClassShare:
         """A request waits from now on."""
@@ -209,7 +214,7 @@ class Shares:
         """A lease that had its resources has ended."""
         share = lease.share
         assert share is not None
-        self.ask_no_more(lease)
+        self._ask_no_more(lease)
         share.leases -= 1
         share.begun_sum_s -= lease.began_s
         share.served_s += now - lease.began_s
@@ -231,13 +236,34 @@ class Shares:
         assert share is not None
         share.askable[lease.request.lease_id] = lease
         self.askable[share.key] = share
+        share.unasked += 1
+        self.unasked += 1
 
-    def ask_no_more(self, lease: Lease) -> None:
-        """It was asked back, or has ended."""
+    def ask_if_idle(self, lease: Lease) -> None:
+        """It is asked for if there are no calls for it."""
+        self._ask(lease, Asked.IF_IDLE)
+
+    def ask_in_full(self, lease: Lease) -> None:
+        """It is asked for, whatever is queued for it."""
+        self._ask(lease, Asked.IN_FULL)
+        self._ask_no_more(lease)
+
+    def _ask(self, lease: Lease, asked: Asked) -> None:
         share = lease.share
-        if share is None:
+        assert share is not None
+        if lease.asked_back is Asked.NOT:
+            share.unasked -= 1
+            self.unasked -= 1
+        lease.asked_back = asked
+
+    def _ask_no_more(self, lease: Lease) -> None:
+        share = lease.share
+        if share is None or share.askable.pop(lease.request.lease_id, None) is None:
             return
-        if share.askable.pop(lease.request.lease_id, None) and not share.askable:
+        if lease.asked_back is Asked.NOT:
+            share.unasked -= 1
+            self.unasked -= 1
+        if not share.askable:
             del self.askable[share.key]
 
     def forget(self, lease: Lease) -> None:
@@ -306,6 +332,9 @@ class Shares:
             assert all(one.share is share for one in share.waiting)
             jobs[key[1]] = jobs.get(key[1], 0) + share.held * share.weight
             assert bool(share.askable) == (key in self.askable)
+            left = [one.asked_back for one in share.askable.values()]
+            assert share.unasked == left.count(Asked.NOT)
+        assert self.unasked == sum(one.unasked for one in self.classes.values())
         assert jobs == {job: one.held for job, one in self._jobs.items()}
 
 
