@@ -101,16 +101,6 @@ def need_reason(raylet: Raylet, need: Units, now: float, head: str = "") -> Reas
     return Reason("resources", text, numbers)
 
 
-def need_text(raylet: Raylet, need: Units, now: float) -> str:
-    """The text of :func:`need_reason`."""
-    return need_reason(raylet, need, now).text
-
-
-def holders(raylet: Raylet, names: Mapping[str, int], now: float) -> str:
-    """Who holds any of the named resources, longest first."""
-    return _listed([text for text, _ in _holders(raylet, names, now)])
-
-
 def _holders(
     raylet: Raylet, names: Mapping[str, int], now: float, source: Any = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
