@@ -251,8 +251,9 @@ class ActorService:
             return [f"{what} runs its constructor for {age} (pid {actor.pid})"]
         if actor.state is act.ActorState.DEAD:
             return [f"{what} is dead: {actor.cause}"]
-        held = describe(actor.spec.need)
-        return [f"{what} is {actor.shown_state} for {age} (pid {actor.pid}) on {held}"]
+        text = f"{what} is {actor.shown_state} for {age} (pid {actor.pid})"
+        need = actor.spec.need
+        return [f"{text} on {describe(need)}" if need else text]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each known actor."""

@@ -23,7 +23,7 @@ from rayshim.lineage import explain, explain_nodes
 from rayshim.lineage import placement_groups as pg
 from rayshim.lineage.actors import ActorState
 from rayshim.lineage.reasons import Explanation, Reason, merged
-from rayshim.lineage.resources import to_amounts, to_units
+from rayshim.lineage.resources import describe, to_amounts, to_units
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.channels import Peer
@@ -403,7 +403,8 @@ class WhyService:
         silent_s = self._server.now() - member.heard_s
         text = (
             f"it is {member.state.name}, was heard {silent_s:.1f} s ago, and has free "
-            f"{free} of {total}"
+            f"{describe({name: node.free.get(name, 0) for name in node.total})} of "
+            f"{describe(node.total)}"
         )
         numbers = {"state": member.state.name, "free": free, "total": total}
         return Explanation(subject, "alive", (Reason("node", text, numbers),))

@@ -11,6 +11,8 @@ from rayshim.cli.finding import NothingRuns, Place, places
 
 #: Exit codes, beside 0 and those of click (2 for wrong usage).
 NOT_KNOWN, NOTHING_RUNS = 1, 3
+#: In what a node says that has no control service (``adapters/raylet/local_requests``).
+_NO_CONTROL = "does not answer 'why'"
 
 _COLORS = {
     "ready": "green",
@@ -56,11 +58,18 @@ def why(id: str, address: str, output: str, temp_dir: str | None) -> None:
         _fail(str(nothing), NOTHING_RUNS, output)
     refusals: list[str] = []
     silent: list[str] = []
+    asked: list[str] = []
     for place in where:
         try:
             found = _ask(place, id)
         except RuntimeError as refusal:
-            refusals.append(str(refusal).removeprefix("why: ValueError: "))
+            text = str(refusal).removeprefix("why: ValueError: ")
+            if _NO_CONTROL in text:
+                # A node of a cluster: its head knows, which is asked if it is here.
+                silent.append(text)
+                continue
+            refusals.append(text)
+            asked.append(place.name)
         except ConnectionError as error:
             silent.append(str(error))
         else:
@@ -68,9 +77,8 @@ def why(id: str, address: str, output: str, temp_dir: str | None) -> None:
             return
     if not refusals:
         _fail("\n".join(silent), NOTHING_RUNS, output)
-    names = ", ".join(place.name for place in where)
     text = "\n".join(dict.fromkeys(refusals))
-    _fail(f"{text} (asked: {names})", NOT_KNOWN, output)
+    _fail(f"{text} (asked: {', '.join(asked)})", NOT_KNOWN, output)
 
 
 def _ask(place: Place, id: str) -> list[dict[str, Any]]:

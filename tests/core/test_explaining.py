@@ -309,3 +309,19 @@ def test_node_that_must_be_taken_is_named(cluster: Cluster) -> None:
 
     wait_until(told)
     ray.cancel(ref)
+
+
+def test_nodes_and_actors_are_described_in_words(cluster: Cluster) -> None:
+    far = next(n for n in ray.nodes() if "slot" in n["Resources"])["NodeID"]
+    text = str(ray.explain(far))
+    assert "CPU: 2" in text.rpartition(" of ")[2] and "'" not in text
+    gate = Gate.options(num_cpus=0).remote()
+    ray.get(gate.open.remote(), timeout=20)
+    assert "{}" not in str(ray.explain(gate))
+
+
+def test_command_does_not_name_nodes_that_cannot_answer(cluster: Cluster) -> None:
+    code, text = run("00ff00ff00ff")
+    assert code == 1
+    assert cluster.address in text
+    assert "does not answer" not in text
