@@ -66,11 +66,12 @@ class AutoscalerNotes:
 
     def about(self, subject: str) -> list[str]:
         """What it says of a request's label, or of a placement group's hex id."""
-        name = subject.partition(" {")[0]
+        # Calls of one function may ask for different things, each with its own notes.
+        names = (subject, subject.partition(" {")[0])
         return [
             note.text
             for note in (*self._valid.infeasible, *self._valid.waiting)
-            if note.subject.partition(" {")[0] == name
+            if note.subject in names
         ]
 
     def rows(self) -> list[dict[str, Any]]:
