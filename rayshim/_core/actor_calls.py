@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
@@ -531,6 +532,7 @@ class Creation:
         "missing",
         "register",
         "sent",
+        "since_s",
         "start",
     )
 
@@ -543,6 +545,8 @@ class Creation:
     ) -> None:
         self.register = register
         self.start = start
+        #: When the actor was asked for.
+        self.since_s = time.monotonic()
         #: The constructor's arguments were known, and the control service told.
         self.sent = False
         #: Or it cannot start, and the control service was told why.

@@ -37,8 +37,6 @@ class PendingNotices:
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        #: Actor id -> when it was first seen to be pending.
-        self._actors: dict[bytes, float] = {}
 
     def look(self) -> bool:
         """Explain what has waited long (under the lock); is anything left to see?"""
@@ -55,21 +53,19 @@ class PendingNotices:
                 explained.add(scheduling.key)
                 record = scheduling.queue[0]
                 self._tell(explaining.call_told(peer, record), waited_s)
-        pending = {}
         for actor_id, client in peer.actors.clients.items():
-            if actor_id not in peer.actors._creations:
+            creation = peer.actors._creations.get(actor_id)
+            if creation is None:
                 continue
             if client.queue.state is not ActorState.PENDING:
                 continue
             is_left = True
-            since_s = pending[actor_id] = self._actors.get(actor_id, now)
-            if now - since_s >= warn_s * (LOOKS - 1) / LOOKS:
-                if actor_id not in explained:
-                    explained.add(actor_id)
-                    subject = f"actor {client.class_name} ({actor_id.hex()})"
-                    told = why.Told(subject, "waiting", actor_ids=[actor_id])
-                    self._tell(told, now - since_s)
-        self._actors = pending
+            waited_s = now - creation.since_s
+            if waited_s >= warn_s and actor_id not in explained:
+                explained.add(actor_id)
+                subject = f"actor {client.class_name} ({actor_id.hex()})"
+                told = why.Told(subject, "waiting", actor_ids=[actor_id])
+                self._tell(told, waited_s)
         return is_left
 
     def _tell(self, told: why.Told, waited_s: float) -> None:
