@@ -30,7 +30,7 @@ KINDS = {
     "store": "the object store has no room, and values are being moved out of it",
     "owner": "another process owns it, and does not say more",
     "autoscaler": "nodes are being started, or will not be",
-    "deadlock": "it is being looked at for a circle of waits",
+    "deadlock": "it waits without a timeout, and may be part of a circle of waits",
     "unknown": "nobody knows it",
 }
 

@@ -399,7 +399,10 @@ def _waiting_told(peer: Peer) -> why.Told:
         numbers = {"pid": peer.pid, "objects": len(lacking)}
         reasons.append(Reason("argument", text, numbers))
         if wait.is_certain and wait.call:
-            text = "whether that is a circle of waits is being looked at"
+            text = (
+                "it waits without a timeout: DeadlockError ends that if it is a circle "
+                "that nothing else can end"
+            )
             reasons.append(Reason("deadlock", text, {"pid": peer.pid}))
         objects.append((first.object_id, first.owner or peer.address))
     return why.Told("", "", reasons, objects=objects)
