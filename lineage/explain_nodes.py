@@ -116,13 +116,17 @@ def _infeasible(
         return Reason("infeasible", f"{text} with enough joins", numbers)
     nearest = min(views, key=lambda view: _distance(need, view.total))
     lacking = lacks(need, nearest.total)
+    remedy = f"start a node with {describe(need)}"
+    if all(nearest.total.get(name, 0) for name in lacking):
+        # Else less would be nothing of it.
+        remedy = f"ask for {describe(lacking)} less, or {remedy}"
     return Reason(
         "infeasible",
         f"{head}; no node of the cluster has that, so that it cannot start until one "
         f"with enough joins: {nodes_text(need, views)}; the nearest, node "
         f"{nearest.node_id[:8]}, lacks {describe(lacking)}",
         {**numbers, "nearest": nearest.node_id, "lacking": to_amounts(lacking)},
-        f"ask for {describe(lacking)} less, or start a node with {describe(need)}",
+        remedy,
     )
 
 

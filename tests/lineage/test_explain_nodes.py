@@ -55,6 +55,8 @@ def test_infeasible_names_the_nearest_node_and_what_it_lacks() -> None:
     assert reason.numbers["nearest"] == LARGE.node_id
     assert reason.numbers["lacking"] == {"GPU": 1}
     assert "ask for {GPU: 1} less" in reason.remedy
+    none = only(request_reasons(wanted({"CPU": 1, "GPU": 1}), [SMALL]))
+    assert none.remedy == "start a node with {CPU: 1, GPU: 1}"
 
 
 def test_labels_that_no_node_has_are_told_with_those_there_are() -> None:
