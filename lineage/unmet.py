@@ -28,7 +28,7 @@ def limited(
     amounts = describe(to_units(shape.resources))
     text = (
         f"{_name(shape)}: {count} x {amounts} wait until others give back, "
-        f"{_limits(groups)}; raise max_nodes to have them sooner"
+        f"{_limits(groups)}; raise the limit to have them sooner"
     )
     return Unmet(kind, shape.label, count, text)
 
@@ -77,7 +77,7 @@ def gang_limited(gang: GangDemand, groups: Sequence[NodeGroup]) -> Unmet:
     ]
     text = (
         f"its {len(bundles)} bundles ({gang.strategy}) wait until others give back, "
-        f"{_limits(able)}; raise max_nodes to have it sooner"
+        f"{_limits(able)}; raise the limit to have it sooner"
     )
     return _of(gang, text)
 
@@ -98,7 +98,7 @@ def gang_no_fit(
             values = f"{gang.topology}={gang.domain}"
         text = (
             f"its {len(bundles)} bundles must be on nodes with {values}, and no such "
-            f"nodes hold them together, {limits}; raise max_nodes or add a group"
+            f"nodes hold them together, {limits}; raise the limit or add a group"
         )
         return _of(gang, text)
     if gang.strategy == "STRICT_PACK":
@@ -110,13 +110,13 @@ def gang_no_fit(
     elif gang.strategy == "STRICT_SPREAD":
         text = (
             f"its {len(bundles)} bundles must be on different nodes (STRICT_SPREAD), "
-            f"{limits}; raise max_nodes or make it smaller"
+            f"{limits}; raise the limit or make it smaller"
         )
     else:
         whole = describe(merged(bundles).need)
         text = (
             f"its {len(bundles)} bundles need {whole} together, {limits}; raise "
-            "max_nodes or make it smaller"
+            "the limit or make it smaller"
         )
     return _of(gang, text)
 

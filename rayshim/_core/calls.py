@@ -145,6 +145,6 @@ class CallRecord(TaskLife):
             )
         return (
             f"{kind} waits for a lease of {scheduling.label}: {len(scheduling.queue)} "
-            f"calls queued, {len(scheduling.slots)} leases held, "
+            f"call(s) queued, {len(scheduling.slots)} lease(s) held, "
             f"{len(scheduling.requested)} requested"
         )
