@@ -16,7 +16,10 @@ serve them. Rules:
    pipeline that is deep because calls were short never holds them behind a long one.
 5. Where each call is to have a place of its own (``single_use``, the strategy SPREAD),
    a lease takes one call and goes back, however short calls are.
-6. Calls with large arguments on another node are a class of their own with that node
+6. After an executor died with calls of a class, its next calls are pushed one at a
+   time: what waits behind a call that dies, or its result that was held for a moment,
+   would have to run once more.
+7. Calls with large arguments on another node are a class of their own with that node
    as its ``home``, whose raylet is asked first.
 
 The class decides; the shell sends. A call is any object; the shell keys calls by
@@ -44,6 +47,8 @@ STEAL_AFTER_S = 0.002
 #: taken back even if no lease is idle, and another lease is asked for. Longer than a
 #: stall that a loaded machine gives any process now and then.
 LATE_S = 0.01
+#: Replies after a crash for which calls are pushed one at a time.
+CAREFUL_REPLIES = 50
 #: Requests of one class that may be under way at once.
 MAX_REQUESTS = 16
 
@@ -99,6 +104,7 @@ class SchedulingClass:
 
     __slots__ = (
         "base",
+        "careful",
         "cost_s",
         "home",
         "key",
@@ -122,7 +128,7 @@ class SchedulingClass:
         single_use: bool = False,
     ) -> None:
         self.key = key
-        #: Node with the arguments of its calls, or empty: this one (rule 6).
+        #: Node with the arguments of its calls, or empty: this one (rule 7).
         self.home = ""
         #: The class that its calls would be of without large arguments elsewhere.
         self.base: SchedulingClass | None = None
@@ -135,6 +141,8 @@ class SchedulingClass:
         self.template = template
         #: 1 where an executor must not hold a second call (max_calls, no retries).
         self.max_depth = 1 if single_use else max_depth
+        #: Replies to come before calls are pushed behind others again (rule 6).
+        self.careful = 0
         self.queue: deque[Any] = deque()
         self.slots: list[LeaseSlot] = []
         #: Lease ids under way, in the order asked.
@@ -143,7 +151,7 @@ class SchedulingClass:
         self.cost_s: float | None = None
 
     def at(self, node_id: str) -> SchedulingClass:
-        """The same class for calls whose arguments are on another node (rule 6)."""
+        """The same class for calls whose arguments are on another node (rule 7)."""
         made = SchedulingClass(
             (self.key, node_id),
             self.label,
@@ -163,7 +171,7 @@ class SchedulingClass:
 
     def depth(self) -> int:
         """Calls that one lease may hold (rule 1)."""
-        if self.cost_s is None:
+        if self.cost_s is None or self.careful:
             return 1
         depth = int(PIPELINE_S / (self.cost_s + 2e-6))
         if depth < 1:
@@ -235,12 +243,18 @@ class SchedulingClass:
         wanted = int(waiting * self.cost_s / 0.001) - len(self.requested)
         return max(0, min(wanted, most))
 
+    def crashed(self) -> None:
+        """An executor died with calls of the class (rule 6)."""
+        self.careful = CAREFUL_REPLIES
+
     def record_cost(self, cost_s: float) -> None:
         """Blend the mean cost of a batch into the estimate.
 
         A slow call counts at once and a fast one slowly: a pipeline that is too
         deep costs more than one that is too shallow.
         """
+        if self.careful:
+            self.careful -= 1
         old = self.cost_s
         if old is None or cost_s > old:
             self.cost_s = cost_s

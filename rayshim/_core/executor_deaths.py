@@ -115,6 +115,8 @@ class ExecutorDeaths:
     ) -> None:
         records: list[CallRecord] = list(slot.inflight.values())
         slot.inflight.clear()
+        if records:
+            scheduling.crashed()
         again: list[CallRecord] = []
         for position, record in enumerate(records):
             record.slot = None

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rayshim.lineage.dispatch import (
     BATCH,
+    CAREFUL_REPLIES,
     IDLE_S,
     LATE_S,
     MAX_DEPTH,
@@ -469,3 +470,15 @@ def test_a_class_at_another_node_is_the_same_but_for_its_home() -> None:
     assert (twin.home, twin.base, twin.max_depth, twin.cost_s) == ("node", made, 3, 0.5)
     assert twin.key != made.key
     assert made.home == "" and made.base is None
+
+
+def test_after_a_crash_calls_are_pushed_one_at_a_time_for_a_while() -> None:
+    scheduling = SchedulingClass("f", "f", None)
+    scheduling.record_cost(0.0001)
+    assert scheduling.depth() > 1
+    scheduling.crashed()
+    assert scheduling.depth() == 1
+    for _ in range(CAREFUL_REPLIES):
+        assert scheduling.depth() == 1
+        scheduling.record_cost(0.0001)
+    assert scheduling.depth() > 1
