@@ -51,7 +51,8 @@ class Head:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             content = answer.read()
-            assert answer.headers["cache-control"] == "no-store" or not content
+            if answer.status != 503:  # uvicorn's own, when it has no room
+                assert answer.headers["cache-control"] == "no-store" or not content
             return answer.status, json.loads(content) if content else None
         finally:
             connection.close()
@@ -120,8 +121,11 @@ def test_connections_that_only_wait_are_ended(head: Head) -> None:
                     one.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
                     one.recv(1)
                 one.sendall(b"GET / HTTP/1.1\r\nhost: ")
-        assert process.num_fds() <= before + MAX_OPEN + 2
         deadline = time.monotonic() + 4 * PATIENCE_S
+        # Those beyond the limit are closed a turn of the loop after they are accepted.
+        while process.num_fds() > before + MAX_OPEN + 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         while not is_served() or process.num_fds() > before + 2:
             assert time.monotonic() < deadline
             time.sleep(0.1)
