@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from actor_calls_of_peers import register, start, until
 from cluster_process import ClusterProcesses
 from node_process import NodeProcess, Peer, call, is_alive, spec, wait_until
 from rayshim.adapters.wire import messages as wire
-
-
-@pytest.fixture
-def cluster() -> Iterator[ClusterProcesses]:
-    with ClusterProcesses() as made:
-        yield made
-
-
-@pytest.fixture
-def owner(cluster: ClusterProcesses) -> Iterator[Peer]:
-    """A driver's channel to the head."""
-    peer = cluster.head.peer(job_id=(1).to_bytes(4, "little"))
-    yield peer
-    peer.close()
 
 
 def node_of(cluster: ClusterProcesses, actor_id: bytes) -> str:

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from cluster_process import ClusterProcesses
 from node_process import Peer, wait_until
 from rayshim.adapters.wire import messages as wire
 
 ONE = {"CPU": 1.0}
-
-
-@pytest.fixture
-def cluster() -> Iterator[ClusterProcesses]:
-    with ClusterProcesses() as made:
-        yield made
-
-
-@pytest.fixture
-def owner(cluster: ClusterProcesses) -> Iterator[Peer]:
-    """A driver's channel to the head."""
-    peer = cluster.head.peer(job_id=(1).to_bytes(4, "little"))
-    yield peer
-    peer.close()
 
 
 def row(owner: Peer, group_id: bytes) -> dict[str, Any]:
