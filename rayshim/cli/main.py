@@ -1,35 +1,61 @@
-"""Entry point of the `rayshim` command."""
+"""Entry point of the `rayshim` command.
+
+Commands are loaded when they are called (or listed), so that each costs the imports of
+its own module only.
+"""
 
 from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
 
 import click
 
 from rayshim import RAYSHIM_VERSION
-from rayshim.cli.why import why
+
+#: Command -> "module:name" of its click command or group.
+_COMMANDS = {
+    "run": "rayshim.cli.run:run",
+    "version": "rayshim.cli.run:version",
+    "why": "rayshim.cli.why:why",
+}
 
 
+class LazyGroup(click.Group):
+    """A group whose commands are imported at their first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the alphabet."""
+        return sorted([*_COMMANDS, *self.commands])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; None if there is none."""
+        place = _COMMANDS.get(cmd_name)
+        if place is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = place.partition(":")
+        command: Any = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(RAYSHIM_VERSION, prog_name="rayshim")
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
-    """Run and look after rayshim programs."""
-
-
-@main.command()
-def version() -> None:
-    """Print the version of rayshim."""
-    click.echo(f"rayshim, version {RAYSHIM_VERSION}")
-
-
-@main.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    add_help_option=False,
+@click.option(
+    "--logging-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(
+        ["debug", "info", "warning", "error", "critical"], case_sensitive=False
+    ),
+    help="Level of the command's own log.",
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(arguments: tuple[str, ...]) -> None:
-    """Run a program that says `import ray`: a file, `-m module` or `-c code`."""
-    from rayshim.__main__ import main as run_program
-
-    run_program(list(arguments))
-
-
-main.add_command(why)
+@click.option(
+    "--logging-format",
+    default="%(asctime)s\t%(levelname)s %(filename)s:%(lineno)s -- %(message)s",
+    help="Format of the command's own log, as of Python's logging.",
+)
+def main(logging_level: str, logging_format: str) -> None:
+    """Run and look after rayshim programs and clusters."""
+    logging.basicConfig(level=logging_level.upper(), format=logging_format)
