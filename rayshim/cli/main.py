@@ -26,14 +26,17 @@ class LazyGroup(click.Group):
     """A group whose commands are imported at their first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, in the order of the alphabet."""
+        """Names of all commands, in the order of the alphabet; not of refused ones."""
         return sorted([*_COMMANDS, *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name; None if there is none."""
         place = _COMMANDS.get(cmd_name)
         if place is None:
-            return super().get_command(ctx, cmd_name)
+            from rayshim.cli import refused
+
+            known = super().get_command(ctx, cmd_name)
+            return known or refused.commands.get(cmd_name)
         module, _, name = place.partition(":")
         command: Any = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
