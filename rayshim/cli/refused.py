@@ -24,12 +24,12 @@ _NO_LAUNCHER = (
     "others, or let your platform do so; nodes by demand are in docs/autoscaling.md."
 )
 _NO_SHELL = (
-    "rayshim keeps no SSH sessions to the nodes of a cluster. Log in with ssh or kubectl "
-    "exec; to run a program in the cluster, `rayshim job submit -- COMMAND`."
+    "rayshim keeps no SSH sessions to the nodes of a cluster. Log in with ssh or "
+    "kubectl exec; to run a program in the cluster, `rayshim job submit -- COMMAND`."
 )
 _NO_SERVE = (
-    "rayshim.serve is not part of this version: deployments cannot be run. Models can be "
-    "served from actors; run an HTTP server in one."
+    "rayshim.serve is not part of this version: deployments cannot be run. Models can "
+    "be served from actors; run an HTTP server in one."
 )
 _NO_TUNE = (
     "rayshim.tune is not part of this version, and reads no experiments. Ray's own "
@@ -109,8 +109,8 @@ _TOP: dict[str, _Row] = {
         ("--cluster-name=", "--port=", "--remote-port=", "--no-config-cache"),
     ),
     "monitor": (
-        "there is no monitor process whose log could be shown. `rayshim status -v` shows "
-        "what the autoscaler does and why.",
+        "there is no monitor process whose log could be shown. `rayshim status -v` "
+        "shows what the autoscaler does and why.",
         ("cluster_config_file",),
         ("--lines=", "--cluster-name=", *_LOOK),
     ),
@@ -125,8 +125,8 @@ _TOP: dict[str, _Row] = {
         ),
     ),
     "symmetric-run": (
-        "rayshim does not start one program on all hosts. Run `rayshim start --head` on "
-        "one and `rayshim start --address=HOST:PORT` on the others, then the program "
+        "rayshim does not start one program on all hosts. Run `rayshim start --head` "
+        "on one and `rayshim start --address=HOST:PORT` on the others, then the program "
         "once, with RAY_ADDRESS=auto.",
         ("ray_args_and_entrypoint*",),
         ("--address=", "--min-nodes="),
