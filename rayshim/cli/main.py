@@ -16,6 +16,7 @@ from rayshim import RAYSHIM_VERSION
 
 #: Command -> "module:name" of its click command or group.
 _COMMANDS = {
+    "compat": "rayshim.cli.compat:compat",
     "run": "rayshim.cli.run:run",
     "version": "rayshim.cli.run:version",
     "why": "rayshim.cli.why:why",

@@ -126,8 +126,8 @@ _TOP: dict[str, _Row] = {
     ),
     "symmetric-run": (
         "rayshim does not start one program on all hosts. Run `rayshim start --head` "
-        "on one and `rayshim start --address=HOST:PORT` on the others, then the program "
-        "once, with RAY_ADDRESS=auto.",
+        "on one and `rayshim start --address=HOST:PORT` on the others, then the "
+        "program once, with RAY_ADDRESS=auto.",
         ("ray_args_and_entrypoint*",),
         ("--address=", "--min-nodes="),
     ),
