@@ -357,6 +357,7 @@ class Cluster:
             "token_path": str(token_path),
             "with_raylet": False,
             "listen_ip": LOOPBACK,
+            "origin": "cluster",
             "settings": asdict(options.settings),
         }
         self._head = head = ClusterNode(config, folder, None)

@@ -44,6 +44,11 @@ class NodeConfig:
         self.listen_ip: str = values.get("listen_ip") or ""
         #: TCP port; 0: any that is free, until :meth:`bind`.
         self.port: int = values.get("port") or 0
+        #: What started the session: "init", "cluster" (``cluster_utils``), or "start"
+        #: (``rayshim start``), whose clusters ``init()`` joins without an address.
+        self.origin: str = values.get("origin") or "init"
+        #: A second TCP port of the head, by which Ray's programs know it (10001).
+        self.client_port: int = values.get("client_port") or 0
         self.is_head_node: bool = values.get("is_head_node", not self.head_address)
         self.node_ip: str = values.get("node_ip") or _reachable(self.listen_ip)
         self.sockets_dir = os.path.join(self.session_dir, "sockets")

@@ -114,8 +114,8 @@ class ControlService:
         self.http_address = ""
         self.engine = EngineService(server, self.respond)
         self.engine.on_tasks = self.placer.attach
-        #: Jobs that attached so far.
-        self.job_count = 0
+        #: Jobs so far; a session of ``init()`` begins with that of its driver.
+        self.job_count = 1 if server.config.job_id else 0
         self._shutdown: tuple[Peer, int] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._look_s = self.nodes.machine.timeout_s / LOOKS

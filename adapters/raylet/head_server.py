@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rayshim.adapters.journal.journal import open_journal
+from rayshim.adapters.raylet import cluster_file
 from rayshim.adapters.raylet.channels import ChannelServer
 from rayshim.adapters.raylet.control import ControlService
 from rayshim.adapters.raylet.head_state import HeadState
-from rayshim.adapters.wire.address import place_of
 
 if TYPE_CHECKING:
     from rayshim.adapters.http.endpoint import HttpEndpoint
@@ -53,7 +51,7 @@ class HeadServer(ChannelServer):
         is_back = self._state.restore()
         self.control.keep_journal(self._state)
         self._open_http()
-        write_cluster_file(self.config, self.control.http_address)
+        cluster_file.write(self.config, self.control.http_address)
         await self.listen(*listeners)
         self.control.start()
         if is_back:
@@ -104,21 +102,3 @@ class HeadServer(ChannelServer):
     def peer_left(self, peer: Peer) -> None:
         """A peer's channel is at its end."""
         self.control.peer_left(peer)
-
-
-def write_cluster_file(config: NodeConfig, http_address: str) -> None:
-    """Tells drivers of this user and host how to join (mode 0600)."""
-    facts = {
-        "address": place_of(config.address),
-        "head_address": config.address,
-        "token": config.token().hex(),
-        "pid": os.getpid(),
-        "session": config.session,
-        "http_address": http_address,
-    }
-    path = os.path.join(config.session_dir, "cluster.json")
-    scratch = f"{path}.{os.getpid()}"
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(facts, file)
-    os.replace(scratch, path)

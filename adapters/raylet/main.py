@@ -135,6 +135,11 @@ async def _serve(
         from rayshim.adapters.raylet.server import NodeServer
 
         server = NodeServer(config, child, end)
+        if not config.head_address:
+            from rayshim.adapters.raylet import cluster_file
+
+            # Before it answers the driver: whoever hears of the session finds it.
+            cluster_file.write(config, "")
     if config.lifeline_fd >= 0:
         os.set_blocking(config.lifeline_fd, False)
         loop.add_reader(config.lifeline_fd, _lifeline, config.lifeline_fd, end)

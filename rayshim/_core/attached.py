@@ -9,9 +9,10 @@ import socket
 import time
 import uuid
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rayshim._core import session_folders
+from rayshim._core.clusters import Found, find_cluster
 from rayshim._core.init_options import InitOptions
 from rayshim._core.session import Session
 from rayshim.adapters.wire.oneshot import OneShot
@@ -22,80 +23,8 @@ TABLE_LIMIT_S = 5.0
 REJOIN_LOOK_S = 0.1
 
 
-class Found(NamedTuple):
-    """A cluster that can be joined."""
-
-    #: ``HOST:PORT``, as users write it.
-    address: str
-    head_address: str
-    token: bytes
-
-
-def find(address: str, temp_dir: str | None) -> Found:
-    """The cluster of an address.
-
-    Args:
-        address: "auto" for the newest one of this user on this host, or "host:port".
-        temp_dir: where sessions are, if not in the usual folder.
-
-    Raises:
-        ConnectionError: there is none, or its token is not known here.
-    """
-    newest: tuple[float, Found] | None = None
-    for path in session_folders.session_root(temp_dir).glob("*/cluster.json"):
-        try:
-            facts = json.loads(path.read_text())
-            age = path.stat().st_mtime
-        except (OSError, ValueError):
-            continue  # it ends or starts right now
-        if not os.path.exists(f"/proc/{facts['pid']}"):
-            continue
-        found = Found(
-            facts["address"], facts["head_address"], bytes.fromhex(facts["token"])
-        )
-        if _is_same_place(address, found.address):
-            return found
-        if address == "auto" and (newest is None or age > newest[0]):
-            newest = (age, found)
-    if newest is not None:
-        return newest[1]
-    token = _token_from_environment()
-    if address != "auto" and token is not None:
-        return Found(address, f"tcp:{address}/head/head", token)
-    if address == "auto":
-        raise ConnectionError(
-            "Could not find any running Ray instance (address='auto'): no cluster of "
-            "this user runs on this host. Start one, or leave address out to start a "
-            "session on this machine."
-        )
-    raise ConnectionError(
-        f"address={address!r}: no cluster of this user runs there on this host. For "
-        "one on another host, set RAYSHIM_TOKEN (hex) or RAYSHIM_TOKEN_PATH to its "
-        "token; leave address out to start a session on this machine."
-    )
-
-
-def _is_same_place(asked: str, known: str) -> bool:
-    """Whether ``HOST:PORT`` as a user writes it is that of a cluster."""
-    if asked == known:
-        return True
-    host, _, port = asked.rpartition(":")
-    known_host, _, known_port = known.rpartition(":")
-    if port != known_port or not host:
-        return False
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), None)
-    except OSError:
-        return False
-    return known_host.strip("[]") in {str(one[4][0]) for one in found}
-
-
-def _token_from_environment() -> bytes | None:
-    text = os.environ.get("RAYSHIM_TOKEN")
-    path = os.environ.get("RAYSHIM_TOKEN_PATH")
-    if not text and path:
-        text = Path(path).read_text()
-    return bytes.fromhex(text.strip()) if text else None
+#: Its old name; see :mod:`rayshim._core.clusters`.
+find = find_cluster
 
 
 class AttachedSession(Session):
@@ -114,7 +43,7 @@ class AttachedSession(Session):
             ConnectionError: there is no such cluster, or no node of it on this host.
         """
         session_folders.occupy_standard_streams()
-        found = find(self._asked, self.options.temp_dir)
+        found = find_cluster(self._asked, self.options.temp_dir)
         self.cluster_address = found.address
         facts = _attach(found)
         node = facts["node"]
@@ -136,7 +65,7 @@ class AttachedSession(Session):
             token=found.token,
             node_ip=node["node_ip"],
             labels=dict(node["labels"]),
-            control_address=found.head_address,
+            control_address="" if found.is_local else found.head_address,
             listen_ip=node["listen_ip"],
         )
 
