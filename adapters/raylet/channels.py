@@ -13,9 +13,11 @@ from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.address import node_of
+from rayshim.adapters.wire.ask_messages import Told
 from rayshim.adapters.wire.codec import Message
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.questions import Questions
     from rayshim.adapters.raylet.wait_service import WaitService
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,17 @@ class ChannelServer:
         #: Looks for deadlocks, from the first wait on that lasts; where the control
         #: service is.
         self.waits: WaitService | None = None
+        self._questions: Questions | None = None
+        self._handlers[Told] = lambda server, peer, told: self.questions.told(told)
+
+    @property
+    def questions(self) -> Questions:
+        """Asks nodes and processes; made at the first question."""
+        if self._questions is None:
+            from rayshim.adapters.raylet.questions import Questions
+
+            self._questions = Questions(self)
+        return self._questions
 
     async def listen(self, *listeners: socket.socket | None) -> None:
         """Serves bound sockets."""

@@ -21,6 +21,7 @@ from rayshim.adapters.raylet.infeasible import Infeasible
 from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.ask_messages import Told
 from rayshim.adapters.wire.codec import Message
 from rayshim.adapters.wire.why_messages import WhyTold
 from rayshim.lineage import explain
@@ -170,6 +171,8 @@ class ControlService:
                 # In the process of a node executors say these to the node.
                 if self._server.config.with_raylet is False or kind not in _OF_EXECUTORS
             },
+            # Of processes as well as of nodes.
+            Told: lambda server, peer, message: server.questions.told(message),
         }
 
     def keep_journal(self, state: HeadState) -> None:
@@ -467,6 +470,9 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "get_actor": _C._get_actor,
     "list_named_actors": _C._named_actors,
     "explain": _C._explain,
+    "ask": lambda self, peer, message: self._server.questions.request(
+        self, peer, message
+    ),
     "why": lambda self, peer, message: self.why.request(peer, message),
     "cluster_info": _C._cluster_info,
     "state": _C._state,
@@ -498,6 +504,7 @@ _FROM_NODE: dict[type, Callable[[ControlService, str, Any], None]] = {
     wire.ActorFailed: lambda self, node_id, message: self.actors.failed(message),
     wire.ActorExiting: lambda self, node_id, message: self.actors.exiting(message),
     wire.LogLines: _C._log_lines,
+    Told: lambda self, node_id, message: self._server.questions.told(message),
     nodes.OwnersDied: lambda self, node_id, message: self.nodes.broadcast(message),
     nodes.PlaceLease: _C._place_lease,
     nodes.CancelPlacement: lambda self, node_id, message: self.placer.cancel(

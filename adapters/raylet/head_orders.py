@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rayshim.adapters.wire import ask_messages as ask
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
@@ -124,6 +125,10 @@ def _ask_why(server: NodeServer, message: AskWhy) -> None:
     why_service.answer_of_node(server, message)
 
 
+def _ask(server: NodeServer, message: ask.Ask) -> None:
+    server.questions.answer(server, message)
+
+
 _ORDERS: dict[type, Callable[[NodeServer, Any], None]] = {
     wire.RequestLease: _request_lease,
     wire.CancelLease: _cancel_lease,
@@ -138,4 +143,5 @@ _ORDERS: dict[type, Callable[[NodeServer, Any], None]] = {
     nodes.OwnersDied: _owners_died,
     nodes.LeaveCluster: _leave,
     AskWhy: _ask_why,
+    ask.Ask: _ask,
 }

@@ -6,6 +6,7 @@ from typing import Union
 
 import msgspec
 
+from rayshim.adapters.wire import ask_messages as a
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire import why_messages as w
@@ -87,6 +88,8 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     n.OwnersDied,
     w.AskWhy,
     w.WhyTold,
+    a.Ask,
+    a.Told,
 ]
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rayshim.adapters.wire import ask_messages as ask
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire import why_messages as w
@@ -163,7 +164,17 @@ def handlers(peer: Peer) -> dict[type, Callable[[Channel, Any], None]]:
 
         explaining.answer(peer, message)
 
-    return {n.AskWaits: asked, n.Deadlock: told, w.AskWhy: asked_why}
+    def asked_by_tool(channel: Channel, message: ask.Ask) -> None:
+        from rayshim._core import answers
+
+        answers.answer(peer, channel, message)
+
+    return {
+        n.AskWaits: asked,
+        n.Deadlock: told,
+        w.AskWhy: asked_why,
+        ask.Ask: asked_by_tool,
+    }
 
 
 def reason(peer: Peer, entry: ObjectEntry, *, waited_s: float = 0.0) -> str:
