@@ -31,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 #: Question to a node -> "module:function", called as ``function(server, payload)``;
 #: it returns bytes, or something to await that gives them.
-ANSWERS: dict[str, str] = {}
+ANSWERS: dict[str, str] = {
+    "node_figures": "rayshim.adapters.raylet.node_figures:answer",
+}
 #: Share of the time that a node leaves its processes, to answer in time itself.
 PROCESSES_SHARE = 0.8
 #: Seconds that a question may take at most.
