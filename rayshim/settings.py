@@ -15,6 +15,9 @@ _RAY_NAMES = frozenset(
     (
         "memory_usage_threshold",
         "memory_monitor_refresh_ms",
+        "metrics_report_interval_ms",
+        "rotation_max_bytes",
+        "rotation_backup_count",
         "task_oom_retries",
         "scheduler_spread_threshold",
     )
@@ -98,6 +101,35 @@ class Settings:
     http_port: int = 0
     #: Names, with commas between them, by which it may be called beside its address.
     http_hosts: str = ""
+    #: Address that the dashboard listens at. Beyond this host only if you say so.
+    dashboard_host: str = "127.0.0.1"
+    #: Its TCP port; 0: 8265, or the next one that is free; -1: no dashboard. Until the
+    #: first visit it is no more than a socket.
+    dashboard_port: int = 0
+    #: TCP port of each node's metrics; 0: any that is free; -1: none. Until the first
+    #: scrape it is no more than a socket.
+    metrics_port: int = 0
+    #: Milliseconds between reports of what a process counts. How fresh metrics are,
+    #: against messages; Ray's value (``RAY_metrics_report_interval_ms``).
+    metrics_report_interval_ms: int = 10_000
+    #: Bytes of an executor's log file before it is rotated; 0: never. Your disk; Ray's
+    #: value (``RAY_ROTATION_MAX_BYTES``).
+    rotation_max_bytes: int = 512 * 1024 * 1024
+    #: Rotated files that are kept of each. Ray's value (``RAY_ROTATION_BACKUP_COUNT``).
+    rotation_backup_count: int = 5
+    #: Bytes that one folder or archive of a runtime_env may have, packed; Ray's value.
+    runtime_env_package_bytes: int = 512 << 20
+    #: Bytes that all of them together may take on the head's disk; those go first that
+    #: were used the longest ago.
+    runtime_env_store_bytes: int = 10 << 30
+    #: Where hosts keep what pip, uv and conda installed, for later sessions too; empty:
+    #: beside the sessions' folders. Only you know which disk is large.
+    runtime_env_cache_dir: str = ""
+    #: Bytes that unpacked files and installed packages may each take on a host; what no
+    #: executor uses goes first. Ray's value.
+    runtime_env_cache_bytes: int = 10 << 30
+    #: Days after which what nobody used is removed from there; 0: never.
+    runtime_env_cache_days: float = 14.0
     #: Seconds that the node process may take to come up. Slow disks need more.
     start_timeout_s: float = 60.0
 
@@ -116,7 +148,8 @@ class Settings:
         for name, field in fields.items():
             text = os.environ.get("RAYSHIM_" + name.upper())
             if text is None and name in _RAY_NAMES:
-                text = os.environ.get("RAY_" + name)
+                ray_text = os.environ.get("RAY_" + name.upper())
+                text = os.environ.get("RAY_" + name, ray_text)
             if text is not None:
                 values[name] = _parse(name, text, type(field.default))
         for name, value in (overrides or {}).items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rayshim.adapters.raylet import node_rows
+from rayshim.adapters.raylet import node_rows, package_store
 from rayshim.adapters.raylet.actor_service import ActorService
 from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.engine_service import EngineService
@@ -22,6 +22,7 @@ from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.ask_messages import Told
+from rayshim.adapters.wire import versions
 from rayshim.adapters.wire.codec import Message
 from rayshim.adapters.wire.why_messages import WhyTold
 from rayshim.lineage import explain
@@ -66,6 +67,8 @@ class Attach(msgspec.Struct):
     """Payload of ``attach``."""
 
     hostname: str = ""
+    #: Whether the driver can work without a node on its host.
+    is_remote_ok: bool = False
 
 
 class Drain(msgspec.Struct):
@@ -113,6 +116,8 @@ class ControlService:
         self._demand: DemandService | None = None
         #: ``HOST:PORT`` of the HTTP endpoint; empty without one.
         self.http_address = ""
+        #: Files of runtime_envs; None until the first.
+        self.packages: package_store.PackageStore | None = None
         self.engine = EngineService(server, self.respond)
         self.engine.on_tasks = self.placer.attach
         #: Jobs so far; a session of ``init()`` begins with that of its driver.
@@ -313,12 +318,13 @@ class ControlService:
 
     def _attach(self, peer: Peer, message: wire.Request) -> dict[str, Any]:
         """A node of the asking host, and a number for its job."""
-        hostname = msgspec.msgpack.decode(message.payload, type=Attach).hostname
+        args = msgspec.msgpack.decode(message.payload, type=Attach)
+        hostname = args.hostname
         rows = [row for row in node_rows.full_rows(self.nodes) if row["usable"]]
         here = [row for row in rows if row["hostname"] == hostname]
         if not here and self.nodes.is_expecting():
-            return {"node": None}  # after a restart: nodes are coming back
-        if not here:
+            return {"node": None, "nodes": []}  # after a restart: nodes are coming back
+        if not here and not args.is_remote_ok:
             names = ", ".join(sorted({row["hostname"] for row in rows})) or "none"
             raise ValueError(
                 f"no live node of the cluster runs on host {hostname!r}, where this "
@@ -326,7 +332,11 @@ class ControlService:
                 "driver on one of them"
             )
         here.sort(key=lambda row: not row["is_head_node"])
-        return {"node": here[0], "job_id": self._register_job(peer, message)}
+        return {
+            "node": here[0] if here else {},
+            "nodes": here,
+            "job_id": self._register_job(peer, message),
+        }
 
     def _drain(self, peer: Peer, message: wire.Request) -> bool:
         args = msgspec.msgpack.decode(message.payload, type=Drain)
@@ -413,6 +423,9 @@ class ControlService:
             "pid": os.getpid(),
             "namespace": config.namespace,
             "http_address": self.http_address,
+            "dashboard_url": config.dashboard_url,
+            "client_port": config.client_port,
+            "versions": versions.own(),
         }
 
     def _raylet(self, kind: str) -> NodeServer:
@@ -450,6 +463,12 @@ class ControlService:
         raise Deferred
 
 
+def _head_metrics(control: ControlService, peer: Peer, message: wire.Request) -> Any:
+    from rayshim.adapters.raylet import metric_service
+
+    return metric_service.request_head(control, control._server, peer, message)
+
+
 _C = ControlService
 _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "nodes": _C._nodes,
@@ -476,6 +495,7 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "why": lambda self, peer, message: self.why.request(peer, message),
     "cluster_info": _C._cluster_info,
     "state": _C._state,
+    "head_metrics": _head_metrics,
     "dask_address": lambda self, peer, message: self.engine.wait(peer, message),
     "shutdown": _C._end,
     "kv_put": lambda self, peer, message: self.values.put(message.payload),
@@ -483,6 +503,15 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "kv_del": lambda self, peer, message: self.values.delete(message.payload),
     "kv_list": lambda self, peer, message: self.values.list(message.payload),
     "kv_exists": lambda self, peer, message: self.values.exists(message.payload),
+    "package_size": lambda self, peer, message: package_store.of(self).size(
+        message.payload
+    ),
+    "package_put": lambda self, peer, message: package_store.of(self).put(
+        message.payload
+    ),
+    "package_get": lambda self, peer, message: package_store.of(self).get(
+        message.payload
+    ),
     "create_placement_group": lambda self, peer, message: self.groups.create(
         peer, message
     ),
