@@ -9,14 +9,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.raylet.config import NodeConfig
+from rayshim.adapters.raylet.metrics_door import MetricsDoor
 from rayshim.adapters.wire import aio
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.address import node_of
 from rayshim.adapters.wire.ask_messages import Told
 from rayshim.adapters.wire.codec import Message
+from rayshim.adapters.wire.metric_messages import ReportMetrics
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.metric_service import MetricService
     from rayshim.adapters.raylet.questions import Questions
     from rayshim.adapters.raylet.wait_service import WaitService
 
@@ -81,6 +84,10 @@ class ChannelServer:
         #: Looks for deadlocks, from the first wait on that lasts; where the control
         #: service is.
         self.waits: WaitService | None = None
+        #: What is counted and measured, from the first report or scrape on.
+        self.metrics: MetricService | None = None
+        self.metrics_door = MetricsDoor(self)
+        self._handlers[ReportMetrics] = _report_metrics
         self._questions: Questions | None = None
         self._handlers[Told] = lambda server, peer, told: self.questions.told(told)
 
@@ -104,6 +111,7 @@ class ChannelServer:
 
     def stop_listening(self) -> None:
         """Accepts nobody any more; channels stay."""
+        self.metrics_door.close()
         for server in self._servers:
             server.close()
         for peer in self.peers.values():
@@ -174,3 +182,9 @@ class ChannelServer:
                 self._closed(connection)
                 connection.peer = None
                 connection.close()
+
+
+def _report_metrics(server: ChannelServer, peer: Peer, message: ReportMetrics) -> None:
+    from rayshim.adapters.raylet import metric_service
+
+    metric_service.take(server, peer, message)

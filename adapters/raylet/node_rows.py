@@ -26,7 +26,7 @@ def _public_row(directory: NodeDirectory, node: KnownNode) -> dict[str, Any]:
         "ObjectManagerPort": 0,
         "ObjectStoreSocketName": join.store_dir,
         "RayletSocketName": join.socket_path,
-        "MetricsExportPort": 0,
+        "MetricsExportPort": join.metrics_port,
         "MetricsAgentPort": 0,
         "DashboardAgentListenPort": -1,
         "NodeName": info.node_ip,

@@ -291,6 +291,7 @@ class NodeServer(ChannelServer):
         """What the node has free now."""
         raylet, store = self.raylet, self.store
         return nodes.NodeLoad(
+            self.metrics_door.port,
             to_amounts(raylet.resources.available),
             [
                 (label, to_amounts(need), count)

@@ -10,6 +10,7 @@ from rayshim.adapters.wire import ask_messages as a
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire import why_messages as w
+from rayshim.adapters.wire.metric_messages import ReportMetrics
 
 Message = Union[  # noqa: UP007 (msgspec wants one object)
     m.Hello,
@@ -90,6 +91,7 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     w.WhyTold,
     a.Ask,
     a.Told,
+    ReportMetrics,
 ]
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -260,6 +260,8 @@ class JoinNode(Struct, array_like=True, tag=100):
     socket_path: str
     actors: list[RunningActor] = []
     bundles: list[HeldBundle] = []
+    #: TCP port of its metrics; 0: none.
+    metrics_port: int = 0
 
 
 class NodeLoad(Struct, array_like=True, tag=101):

@@ -33,7 +33,6 @@ _UNSUPPORTED = {
     "_redis_max_memory": "leave it out: there is no Redis",
     "_plasma_directory": "leave it out: the store lives in /dev/shm",
     "_tracing_startup_hook": "start the tracer in a task or an actor",
-    "_metrics_export_port": "leave it out: there is no metrics endpoint",
     "_redis_username": "leave it out: there is no Redis",
     "_redis_password": "leave it out: there is no Redis",
     "storage": "pass absolute paths to what needs storage",
@@ -109,6 +108,7 @@ class InitOptions:
             raise _unsupported("include_dashboard", "leave it out or pass False")
         if dashboard_host != "127.0.0.1":
             raise _unsupported("dashboard_host", "leave it out: there is no dashboard")
+        metrics_port = more.pop("_metrics_export_port", None)
         temp_dir = more.pop("_temp_dir", None)
         memory = more.pop("_memory", None)
         system_config = more.pop("_system_config", None)
@@ -137,6 +137,13 @@ class InitOptions:
         options = cls(address, settings=Settings.from_environment(system_config))
         options.resources = _resources(
             num_cpus, num_gpus, resources, object_store_memory, memory
+        )
+        if metrics_port is not None:
+            options.settings = dataclasses.replace(
+                options.settings, metrics_port=int(metrics_port)
+            )
+        options.settings = _with_dashboard(
+            options.settings, include_dashboard, dashboard_host, dashboard_port
         )
         if spill_dir:
             options.settings = dataclasses.replace(

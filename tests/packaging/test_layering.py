@@ -25,6 +25,7 @@ TECHNOLOGY: dict[str, frozenset[str]] = {
     "flight": frozenset({"msgspec", "pyarrow"}),
     "http": frozenset({"starlette", "uvicorn"}),
     "journal": frozenset({"redis"}),
+    "metrics": frozenset({"prometheus_client", "psutil", "starlette"}),
     "nvml": frozenset(),
     "ports": frozenset(),
     "processes": frozenset({"psutil"}),

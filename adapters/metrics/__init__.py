@@ -1,0 +1,1 @@
+"""What nodes count and measure, in Prometheus' text form."""
