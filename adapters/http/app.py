@@ -70,14 +70,18 @@ class HttpServer:
 
     Args:
         app: the application.
+        with_websockets: if a library that speaks them is there.
     """
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: Starlette, *, with_websockets: bool = False) -> None:
+        from importlib.util import find_spec
+
+        has_websockets = with_websockets and find_spec("wsproto") is not None
         config = uvicorn.Config(
             app,
             loop="none",
             http=PatientProtocol,
-            ws="none",
+            ws="wsproto" if has_websockets else "none",
             lifespan="off",
             log_config=None,
             access_log=False,

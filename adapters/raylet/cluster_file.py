@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 NAME = "cluster.json"
 
 
+def place(config: NodeConfig) -> str:
+    """``HOST:PORT`` of a cluster, ``local:SESSION`` of a session on one node."""
+    if not config.listen_ip:
+        return f"local:{config.session}"
+    from rayshim.adapters.wire.address import place_of
+
+    return place_of(config.address)
+
+
 def write(config: NodeConfig, http_address: str) -> None:
     """Says how to join, to this user alone (mode 0600).
 
@@ -20,18 +29,14 @@ def write(config: NodeConfig, http_address: str) -> None:
         config: of the process with the control service.
         http_address: ``HOST:PORT`` of its HTTP endpoint; empty without one.
     """
-    address = f"local:{config.session}"
-    if config.listen_ip:
-        from rayshim.adapters.wire.address import place_of
-
-        address = place_of(config.address)
     facts = {
-        "address": address,
+        "address": place(config),
         "head_address": config.address,
         "token": config.token().hex(),
         "pid": os.getpid(),
         "session": config.session,
         "http_address": http_address,
+        "dashboard_url": config.dashboard_url,
         "origin": config.origin,
         "client_port": config.client_port,
     }

@@ -7,6 +7,9 @@ import os
 import socket
 from typing import Any
 
+#: Label of a node that is the store of a driver on a host without a node.
+CLIENT_LABEL = "rayshim.io/client"
+
 
 class NodeConfig:
     """The JSON object on the node process's stdin; see ``docs/design.md``.
@@ -49,6 +52,15 @@ class NodeConfig:
         self.origin: str = values.get("origin") or "init"
         #: A second TCP port of the head, by which Ray's programs know it (10001).
         self.client_port: int = values.get("client_port") or 0
+        #: ``http://HOST:PORT`` once its socket is bound; empty without a dashboard.
+        self.dashboard_url = ""
+        #: Its process is started with this one, not by the first visit.
+        self.dashboard_at_once: bool = values.get("dashboard_at_once", False)
+        #: TCP port of the Flight server; 0: any that is free.
+        self.flight_port: int = values.get("flight_port") or 0
+        #: Whether it is the store of a driver on a host without a node: it grants no
+        #: leases, and is none of the nodes that users see.
+        self.is_client: bool = values.get("is_client", False)
         self.is_head_node: bool = values.get("is_head_node", not self.head_address)
         self.node_ip: str = values.get("node_ip") or _reachable(self.listen_ip)
         self.sockets_dir = os.path.join(self.session_dir, "sockets")
@@ -56,7 +68,9 @@ class NodeConfig:
             self.sockets_dir, f"node-{self.node_id[:8]}.sock"
         )
         self.logs_dir = os.path.join(self.session_dir, "logs")
-        if self.with_raylet:
+        if self.is_client:
+            self.labels[CLIENT_LABEL] = "1"
+        elif self.with_raylet:
             self.resources.setdefault(f"node:{self.node_ip}", 1.0)
             if self.is_head_node:
                 self.resources.setdefault("node:__internal_head__", 1.0)
@@ -105,6 +119,18 @@ class NodeConfig:
         sock = address.listen_tcp(self.listen_ip, self.port)
         self.port = sock.getsockname()[1]
         return sock
+
+    def bind_client_port(self) -> socket.socket | None:
+        """The bound socket of the second port, if there is to be one.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        if not self.client_port or not self.listen_ip:
+            return None
+        from rayshim.adapters.wire import address
+
+        return address.listen_tcp(self.listen_ip, self.client_port)
 
     def remove_socket(self, address: str) -> None:
         """Removes the socket file of a dead process of this node."""

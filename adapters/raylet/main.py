@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rayshim.adapters.processes import forkserver
+from rayshim.adapters.raylet import dashboard_door
 from rayshim.adapters.raylet.config import NodeConfig
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _import_shared()
         # The fork server's executors are told the port, and close the socket.
-        listener = config.bind()
+        bound = [config.bind(), config.bind_client_port()]
         child = None
         if config.with_raylet:
             child = forkserver.start(config.forkserver())
-        _run(config, child, _listen(config, listener))
+        door = dashboard_door.open_door(config)
+        _run(config, child, _listen(config, bound), door)
         status = 0
     except BaseException as error:
         import traceback
@@ -66,7 +68,9 @@ def _import_shared() -> None:
         importlib.import_module(name)
 
 
-def _listen(config: NodeConfig, tcp: socket.socket | None) -> list[socket.socket]:
+def _listen(
+    config: NodeConfig, bound: list[socket.socket | None]
+) -> list[socket.socket]:
     """Binds the raylet's socket (mode 0600) and tells the starting process.
 
     The kernel lets peers connect from here on; they are answered as soon as the rest
@@ -74,10 +78,9 @@ def _listen(config: NodeConfig, tcp: socket.socket | None) -> list[socket.socket
     """
     import socket
 
-    listeners = []
-    if tcp is not None:
+    listeners = [tcp for tcp in bound if tcp is not None]
+    for tcp in listeners:
         tcp.listen(1024)
-        listeners.append(tcp)
     if config.with_raylet:
         listener = socket.socket(socket.AF_UNIX)
         previous = os.umask(0o177)
@@ -93,6 +96,7 @@ def _listen(config: NodeConfig, tcp: socket.socket | None) -> list[socket.socket
             "node_id": config.node_id,
             "pid": os.getpid(),
             "node_ip": config.node_ip,
+            "dashboard_url": config.dashboard_url,
         }
         _write_line(config.ready_fd, ready)
     return listeners
@@ -102,19 +106,21 @@ def _run(
     config: NodeConfig,
     child: tuple[int, socket.socket] | None,
     listeners: list[socket.socket],
+    door: dashboard_door.DashboardDoor | None,
 ) -> None:
     import asyncio
 
     sys.path[:0] = [path for path in config.sys_path if path not in sys.path]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    asyncio.run(_serve(config, child, listeners))
+    asyncio.run(_serve(config, child, listeners, door))
 
 
 async def _serve(
     config: NodeConfig,
     child: tuple[int, socket.socket] | None,
     listeners: list[socket.socket],
+    door: dashboard_door.DashboardDoor | None,
 ) -> None:
     import asyncio
 
@@ -145,6 +151,8 @@ async def _serve(
         loop.add_reader(config.lifeline_fd, _lifeline, config.lifeline_fd, end)
     loop.add_signal_handler(signal.SIGTERM, end, "SIGTERM")
     await server.start(*listeners)
+    if door is not None:
+        door.watch(loop)
     if config.ready_fd >= 0:
         os.close(config.ready_fd)
         config.ready_fd = -1  # the number will be that of another file
@@ -154,7 +162,10 @@ async def _serve(
         usual_s = DASK_DELAY_S if config.with_raylet else 0.0
         delay_s = float(config.settings.get("dask_delay_s", usual_s))
         loop.call_later(delay_s, control.engine.start)
-    await _end(config, server, await ended)
+    reason = await ended
+    if door is not None:
+        door.close()
+    await _end(config, server, reason)
 
 
 def _lifeline(descriptor: int, end: object) -> None:

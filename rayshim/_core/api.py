@@ -64,7 +64,9 @@ def init(
         object_store_memory: bytes of the node store; default 30 % of free memory.
         local_mode: gone from Ray; raises.
         ignore_reinit_error: return the open session instead of raising.
-        include_dashboard, dashboard_host, dashboard_port: not supported yet.
+        include_dashboard: False: none; it costs nothing until its first visit.
+        dashboard_host: address that it listens at.
+        dashboard_port: default: 8265, or the next one that is free.
         job_config: a JobConfig; its namespace and runtime_env are used.
         configure_logging, logging_level, logging_format: of this process' logger.
         logging_config: not supported yet.

@@ -45,6 +45,7 @@ class AttachedSession(Session):
         session_folders.occupy_standard_streams()
         found = find_cluster(self._asked, self.options.temp_dir)
         self.cluster_address = found.address
+        self.dashboard_url = found.dashboard_url.partition("://")[2]
         facts = _attach(found)
         node = facts["node"]
         self.job_id = int(facts["job_id"]).to_bytes(4, "little")

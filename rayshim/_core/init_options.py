@@ -29,7 +29,6 @@ _UNSUPPORTED = {
     "system_reserved_memory": "pass a smaller _memory",
     "proxy_server_url": "use the machine's own proxy settings",
     "logging_config": "configure the logging module in a task or an actor",
-    "dashboard_port": "look at the session with nodes() and explain()",
     "_redis_max_memory": "leave it out: there is no Redis",
     "_plasma_directory": "leave it out: the store lives in /dev/shm",
     "_tracing_startup_hook": "start the tracer in a task or an actor",
@@ -82,6 +81,7 @@ class InitOptions:
         local_mode: bool = False,
         include_dashboard: bool | None = None,
         dashboard_host: str = "127.0.0.1",
+        dashboard_port: int | None = None,
         job_config: Any = None,
         configure_logging: bool = True,
         logging_level: Any = "info",
@@ -104,15 +104,11 @@ class InitOptions:
                 "num_cpus=1 or call the plain function"
             )
         address = _cluster_address(address)
-        if include_dashboard:
-            raise _unsupported("include_dashboard", "leave it out or pass False")
-        if dashboard_host != "127.0.0.1":
-            raise _unsupported("dashboard_host", "leave it out: there is no dashboard")
-        metrics_port = more.pop("_metrics_export_port", None)
         temp_dir = more.pop("_temp_dir", None)
         memory = more.pop("_memory", None)
         system_config = more.pop("_system_config", None)
         node_name = more.pop("_node_name", None)
+        metrics_port = more.pop("_metrics_export_port", None)
         more.pop("_skip_env_hook", None)
         node_ip = more.pop("_node_ip_address", None)
         if node_ip not in (None, "127.0.0.1", "localhost"):
@@ -138,6 +134,10 @@ class InitOptions:
         options.resources = _resources(
             num_cpus, num_gpus, resources, object_store_memory, memory
         )
+        if spill_dir:
+            options.settings = dataclasses.replace(
+                options.settings, spill_dir=os.fspath(spill_dir)
+            )
         if metrics_port is not None:
             options.settings = dataclasses.replace(
                 options.settings, metrics_port=int(metrics_port)
@@ -145,10 +145,6 @@ class InitOptions:
         options.settings = _with_dashboard(
             options.settings, include_dashboard, dashboard_host, dashboard_port
         )
-        if spill_dir:
-            options.settings = dataclasses.replace(
-                options.settings, spill_dir=os.fspath(spill_dir)
-            )
         if not options.settings.object_store_limit_bytes:
             options.settings = dataclasses.replace(
                 options.settings,
@@ -207,6 +203,26 @@ def runtime_env_fields(env: Any) -> dict[str, Any]:
                     f"({type(value).__name__})"
                 )
     return dict(env)
+
+
+def _with_dashboard(
+    settings: Settings, include: bool | None, host: str, port: int | None
+) -> Settings:
+    if include is False:
+        return dataclasses.replace(settings, dashboard_port=-1)
+    if not isinstance(host, str) or not host:
+        raise TypeError(f"dashboard_host must be an address, not {host!r}")
+    if host != "127.0.0.1":
+        settings = dataclasses.replace(settings, dashboard_host=host)
+    if port is not None:
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise TypeError(f"dashboard_port must be a whole number, not {port!r}")
+        if not 0 <= port < 65536:
+            raise ValueError(f"dashboard_port must be from 0 to 65535, not {port}")
+        settings = dataclasses.replace(settings, dashboard_port=port)
+    elif include and settings.dashboard_port < 0:
+        settings = dataclasses.replace(settings, dashboard_port=0)
+    return settings
 
 
 def _unsupported(name: str, instead: str) -> NotImplementedError:

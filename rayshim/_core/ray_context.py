@@ -30,13 +30,14 @@ class RayContext(Mapping[str, Any]):
         self._resources: dict[str, float] = {}
         if session is not None and session.peer is not None:
             peer = session.peer
+            self.dashboard_url = session.dashboard_url
             self._resources = session.options.resources
             self.address_info = {
                 "node_ip_address": peer.node_ip,
                 "redis_address": None,
                 "object_store_address": str(session.store_dir),
                 "raylet_socket_name": peer.raylet_address,
-                "webui_url": "",
+                "webui_url": session.dashboard_url,
                 "session_dir": str(session.folder),
                 "metrics_export_port": None,
                 "gcs_address": peer.cluster_address,

@@ -38,6 +38,8 @@ class Session:
         self.folder = session_folders.session_root(options.temp_dir) / self.name
         self.store_dir = session_folders.store_of(self.folder, self.node_id)
         self.peer: Peer | None = None
+        #: ``HOST:PORT``; empty without a dashboard.
+        self.dashboard_url = ""
         self._process: NodeProcess | None = None
         self._previous_sigint: Any = None
         self._log_printer: Any = None
@@ -61,6 +63,8 @@ class Session:
             # Its imports overlap the start of the node process.
             importlib.import_module("rayshim._core.peer")
             answer = self._process.wait_ready(self.options.settings.start_timeout_s)
+            url = str(answer.get("dashboard_url", ""))
+            self.dashboard_url = url.partition("://")[2]
             self._open_peer(
                 socket_path=self.folder / "sockets" / "driver.sock",
                 raylet_address=answer["address"],

@@ -23,7 +23,7 @@ EXCEPTIONS = {"rayshim.lineage.ids": frozenset({"os.urandom"})}
 TECHNOLOGY: dict[str, frozenset[str]] = {
     "dask": frozenset({"dask", "distributed", "tornado"}),
     "flight": frozenset({"msgspec", "pyarrow"}),
-    "http": frozenset({"starlette", "uvicorn"}),
+    "http": frozenset({"h11", "starlette", "uvicorn"}),
     "journal": frozenset({"redis"}),
     "metrics": frozenset({"prometheus_client", "psutil", "starlette"}),
     "nvml": frozenset(),
@@ -36,6 +36,8 @@ TECHNOLOGY: dict[str, frozenset[str]] = {
 }
 #: Installed with rayshim always, and cheap enough to import at the top of a module.
 CORE = frozenset({"click", "cloudpickle", "msgspec", "psutil", "rich"})
+#: Modules that only the dashboard's process loads, which is made of this.
+WEB = frozenset({"rayshim.dashboard", "rayshim.jobs.rest"})
 LIBRARIES = frozenset(f"rayshim.{name}" for name in ("data", "train", "tune", "serve"))
 
 
@@ -100,6 +102,8 @@ def test_a_technology_is_imported_in_its_adapter_only(name: str) -> None:
 def test_optional_packages_are_imported_where_they_are_needed(name: str) -> None:
     folder = folder_of(name) if is_below(name, {"rayshim.adapters"}) else "ports"
     allowed = sys.stdlib_module_names | CORE | {"rayshim"} | TECHNOLOGY[folder]
+    if is_below(name, WEB):
+        allowed |= {"starlette"}
     found = [
         item
         for item in imports(name)

@@ -1,0 +1,1 @@
+"""The dashboard: a process that shows a cluster, and takes jobs for it."""

@@ -1,0 +1,135 @@
+"""What the pages and interfaces of the dashboard ask their cluster by."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from rayshim._core.clusters import Found
+from rayshim.adapters.wire.oneshot import OneShot
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+#: Seconds for one answer of the control service.
+LIMIT_S = 30.0
+#: Connections to it that are kept for the next questions.
+MAX_IDLE_LINKS = 4
+
+
+class DashboardContext:
+    """One cluster, as a process beside it sees it.
+
+    Args:
+        found: the cluster.
+        settings: of the process that keeps its control service.
+
+    Example:
+        >>> rows = await context.ask("nodes")  # doctest: +SKIP
+        >>> tasks = await context.state("list_tasks", limit=100)  # doctest: +SKIP
+    """
+
+    def __init__(self, found: Found, settings: dict[str, Any] | None = None) -> None:
+        self.found = found
+        self.settings = dict(settings or {})
+        self._lock = threading.Lock()
+        self._links: list[OneShot] = []
+        self._driver_lock = threading.Lock()
+        self._driver: ModuleType | None = None
+
+    async def ask(self, method: str, payload: Any = None) -> Any:
+        """The control service's answer to a request (docs/design.md).
+
+        Args:
+            method: of the request.
+            payload: what MessagePack can write.
+
+        Raises:
+            RuntimeError: the service refused; the text says why.
+            ConnectionError: the head is gone, and may be back soon.
+        """
+        return await asyncio.to_thread(self.ask_now, method, payload)
+
+    def ask_now(self, method: str, payload: Any = None) -> Any:
+        """As :meth:`ask`, for threads, which it blocks."""
+        with self._lock:
+            link = self._links.pop() if self._links else None
+        if link is not None:
+            try:
+                return self._asked(link, method, payload)
+            except ConnectionError:
+                pass  # of an earlier life of the head
+        link = OneShot(self.found.head_address, self.found.token, LIMIT_S)
+        return self._asked(link, method, payload)
+
+    def _asked(self, link: OneShot, method: str, payload: Any) -> Any:
+        try:
+            answer = link.ask(method, payload)
+        except RuntimeError:
+            self._keep(link)
+            raise
+        except BaseException:
+            link.__exit__()
+            raise
+        self._keep(link)
+        return answer
+
+    def _keep(self, link: OneShot) -> None:
+        with self._lock:
+            if len(self._links) < MAX_IDLE_LINKS:
+                self._links.append(link)
+                return
+        link.__exit__()
+
+    async def state(self, function_name: str, **arguments: Any) -> Any:
+        """What a function of ``rayshim.util.state`` returns for this cluster.
+
+        Args:
+            function_name: "list_tasks", "summarize_actors", ...
+            **arguments: of the function; ``address`` is added.
+
+        Returns:
+            Plain dictionaries where the function returns dataclasses.
+        """
+
+        def call() -> Any:
+            from rayshim.util import state
+
+            arguments.setdefault("address", self.found.address)
+            return _plain(getattr(state, function_name)(**arguments))
+
+        return await asyncio.to_thread(call)
+
+    def driver(self) -> ModuleType:
+        """``rayshim`` with a session of this process in the cluster.
+
+        It is opened by the first call, which blocks; call it in a thread.
+
+        Raises:
+            ConnectionError: the cluster is gone.
+        """
+        import rayshim
+
+        with self._driver_lock:
+            if self._driver is None or not rayshim.is_initialized():
+                rayshim.init(
+                    address=self.found.address,
+                    namespace="_rayshim_dashboard",
+                    log_to_driver=False,
+                    configure_logging=False,
+                    ignore_reinit_error=True,
+                )
+                self._driver = rayshim
+            return self._driver
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value
