@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 #: Question -> "module:function", called as ``function(peer, payload)`` under the lock
 #: of the process; it returns bytes, soon.
-ANSWERS: dict[str, str] = {}
+ANSWERS: dict[str, str] = {
+    "collect_garbage": "rayshim._core.garbage:collect",
+}
 
 
 def answer(peer: Peer, channel: Channel, question: Ask) -> None:

@@ -17,6 +17,13 @@ from rayshim import RAYSHIM_VERSION
 #: Command -> "module:name" of its click command or group.
 _COMMANDS = {
     "compat": "rayshim.cli.compat:compat",
+    "cluster-dump": "rayshim.cli.dump:cluster_dump",
+    "global-gc": "rayshim.cli.global_gc:global_gc",
+    "local-dump": "rayshim.cli.dump:local_dump",
+    "disable-usage-stats": "rayshim.cli.usage_stats:disable_usage_stats",
+    "enable-usage-stats": "rayshim.cli.usage_stats:enable_usage_stats",
+    "kill-actor": "rayshim.cli.kill_actor:kill_actor",
+    "microbenchmark": "rayshim.cli.microbenchmark:microbenchmark",
     "run": "rayshim.cli.run:run",
     "version": "rayshim.cli.run:version",
     "why": "rayshim.cli.why:why",

@@ -1,0 +1,69 @@
+"""Commands of few lines, on a session of this process."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rayshim as ray
+from rayshim.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[str]:
+    ray.init(num_cpus=1, namespace="default", log_to_driver=False)
+    from rayshim._core import session
+
+    assert session.session is not None
+    ray.cluster_resources()  # its node is up
+    yield f"local:{session.session.name}"
+    ray.shutdown()
+
+
+def test_an_archive_has_logs_and_state_and_no_token(
+    session: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "dump.tar.gz"
+    done = CliRunner().invoke(main, ["local-dump", "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    assert path.stat().st_mode & 0o777 == 0o600
+    name = session.removeprefix("local:")
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+        state = archive.extractfile(f"{name}/state.json")
+        assert state is not None
+        assert len(json.load(state)["nodes"]) == 1
+    assert "packages.json" in names and "processes.json" in names
+    assert f"{name}/logs" in names
+    assert not [one for one in names if "token" in one or "cluster.json" in one]
+
+
+def test_other_hosts_are_not_logged_in_to() -> None:
+    done = CliRunner().invoke(main, ["cluster-dump", "--host", "a,b"])
+    assert done.exit_code == 2
+    assert "rayshim local-dump" in done.output
+
+
+def test_all_processes_collect_their_garbage(session: str) -> None:
+    done = CliRunner().invoke(main, ["global-gc", "--address", session])
+    assert done.exit_code == 0, done.output
+    assert "processes collect their garbage" in done.output
+
+
+def test_there_are_no_usage_statistics() -> None:
+    assert CliRunner().invoke(main, ["disable-usage-stats"]).exit_code == 0
+    assert CliRunner().invoke(main, ["enable-usage-stats"]).exit_code == 1
+
+
+def test_an_actor_that_there_is_not_cannot_be_killed(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        main, ["kill-actor", "--name", "a", "--address", "127.0.0.1:1"]
+    )
+    assert done.exit_code != 0
