@@ -100,6 +100,8 @@ def _wait_long(
     steps = sorted((after_s, after_s == report_s) for after_s in {warn_s, report_s})
     standing: StandingWait | None = None
     with contextlib.ExitStack() as stack:
+        if peer.wait_bar is not None:
+            stack.enter_context(peer.wait_bar(list(missing)))
         for after_s, is_report in steps:
             if after_s <= 0:
                 continue

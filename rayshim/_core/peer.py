@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rayshim._core.executor import Executor
     from rayshim._core.pending_notices import PendingNotices
     from rayshim._core.wait_reports import WaitReports
+    from rayshim.lineage.references import ObjectEntry
 
 #: How often a process that holds shared objects looks for dropped references.
 SWEEP_S = 0.1
@@ -91,7 +92,8 @@ class Peer:
         #: What processes of other nodes connect to, in a cluster.
         self._listener: socket.socket | None = None
         if listen_ip:
-            self._listener = addresses.listen_tcp(listen_ip)
+            ports = settings.worker_ports
+            self._listener = addresses.listen_in(listen_ip, ports)
             name = os.path.basename(self.socket_path).removesuffix(".sock")
             host, port = self._listener.getsockname()[:2]
             reach = node_ip if host in ("0.0.0.0", "::") else host
@@ -153,6 +155,8 @@ class Peer:
         self.loops = LoopMailboxes()
         #: What is told of waits, from the first on that lasts.
         self.wait_reports: WaitReports | None = None
+        #: Shows how far a long wait is; None where nobody would see it.
+        self.wait_bar: Callable[[list[ObjectEntry]], Any] | None = None
         #: Scheduling classes and actors of which it was explained why they wait.
         self.explained: set[Any] = set()
         self._notices: PendingNotices | None = None

@@ -7,8 +7,10 @@ import importlib
 import logging
 import os
 import signal
+import sys
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ class Session:
         self._process: NodeProcess | None = None
         self._previous_sigint: Any = None
         self._log_printer: Any = None
+        self._leave_notebook: Callable[[], None] | None = None
 
     # -- start -------------------------------------------------------------------
 
@@ -115,6 +118,10 @@ class Session:
         peer.reactor.start("rayshim-io")
         self._install_sigint(peer)
         current.set_peer(peer)
+        if "ipykernel" in sys.modules:
+            from rayshim._core import notebook
+
+            self._leave_notebook = notebook.attach(peer, self._install_sigint)
 
     def _node_config(self, token_path: Path) -> dict[str, Any]:
         config = node_config(
@@ -161,6 +168,9 @@ class Session:
             self._log_printer.close()
         self._end_process(2.0)
         self._remove_folders()
+        if self._leave_notebook is not None:
+            self._leave_notebook()
+            self._leave_notebook = None
         if self._previous_sigint is not None:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, self._previous_sigint)
