@@ -210,7 +210,7 @@ class ActorManager:
     def _unplaced(
         self, actor: Actor, event: ev.PlacementFailed, now: float
     ) -> list[Command]:
-        is_known = event.kind in ("removed", "infeasible")
+        is_known = event.kind in ("removed", "infeasible", "setup")
         return self._die(actor, event.kind if is_known else "crash", event.reason, now)
 
     def _created(self, actor: Actor, event: ev.Created, now: float) -> list[Command]:

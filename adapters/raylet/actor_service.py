@@ -437,6 +437,7 @@ class ActorService:
             fixed=True,
             holder=_HOLDER + command.actor_id.hex(),
             retriable=spec.max_restarts != 0,
+            runtime_env=registration.runtime_env,
         )
         self._control.place_actor(request, self._home_of(spec.owner))
 
@@ -517,7 +518,7 @@ class ActorService:
             cargo.start = None
             # Nobody finds it any more; what is shown of it is in the machine.
             cargo.registration = msgspec.structs.replace(
-                cargo.registration, handle_blob=b"", env_vars={}
+                cargo.registration, handle_blob=b"", env_vars={}, runtime_env=""
             )
 
     def _forget(self, command: acts.Forget) -> None:
@@ -555,7 +556,7 @@ def _spec_of(message: wire.RegisterActor) -> acts.ActorSpec:
         message.max_restarts,
         to_units(message.placement_resources),
         to_units(message.resources),
-        tuple(sorted(message.env_vars.items())),
+        wire.env_key(message.env_vars, message.runtime_env),
         message.placement_group,
         message.bundle_index,
     )

@@ -38,7 +38,7 @@ def _request_lease(server: NodeServer, message: wire.RequestLease) -> None:
             message.job_id,
             message.label,
             to_units(message.resources),
-            tuple(sorted(message.env_vars.items())),
+            message.env_key(),
             message.placement_group,
             message.bundle_index,
             fixed=True,

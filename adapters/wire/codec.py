@@ -7,6 +7,7 @@ from typing import Union
 import msgspec
 
 from rayshim.adapters.wire import ask_messages as a
+from rayshim.adapters.wire import environment_messages as e
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire import why_messages as w
@@ -89,6 +90,9 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     n.OwnersDied,
     w.AskWhy,
     w.WhyTold,
+    e.PrepareEnvironment,
+    e.EnterEnvironment,
+    e.EnvironmentEntered,
     a.Ask,
     a.Told,
     ReportMetrics,

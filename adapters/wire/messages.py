@@ -265,6 +265,17 @@ class Interrupt(Struct, array_like=True, tag=17):
 # --- peer <-> raylet --------------------------------------------------------
 
 
+def env_key(env_vars: dict[str, str], runtime_env: str) -> tuple[tuple[str, str], ...]:
+    """The environment of executors as the lease machine compares it.
+
+    No variable has an empty name: that entry, the first, is the rest of the runtime_env.
+    """
+    if not env_vars and not runtime_env:
+        return ()
+    pairs = tuple(sorted((name, env_vars[name]) for name in env_vars if name))
+    return (("", runtime_env), *pairs) if runtime_env else pairs
+
+
 class RequestLease(Struct, array_like=True, tag=32):
     """Asks for one executor. Sending it twice with one id asks once."""
 
@@ -297,6 +308,12 @@ class RequestLease(Struct, array_like=True, tag=32):
     labels: list[dict[str, str]] = []
     #: It is for a call that rebuilds a lost value: goes before others.
     urgent: bool = False
+    #: The runtime_env without ``env_vars``, as JSON; empty: none.
+    runtime_env: str = ""
+
+    def env_key(self) -> tuple[tuple[str, str], ...]:
+        """What the executors of such requests have in common."""
+        return env_key(self.env_vars, self.runtime_env)
 
 
 class LeaseGranted(Struct, array_like=True, tag=33):
@@ -473,6 +490,8 @@ class RegisterActor(Struct, array_like=True, tag=66):
     capture_group: bool = False
     #: Namespace of its job, in which it looks for names; empty: its own.
     job_namespace: str = ""
+    #: As in RequestLease.
+    runtime_env: str = ""
 
 
 class StartActor(Struct, array_like=True, tag=67):
