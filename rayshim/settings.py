@@ -130,6 +130,9 @@ class Settings:
     runtime_env_cache_bytes: int = 10 << 30
     #: Days after which what nobody used is removed from there; 0: never.
     runtime_env_cache_days: float = 14.0
+    #: TCP ports that drivers and executors listen at, as "LOW-HIGH" or with commas
+    #: between them; empty: any that is free. A firewall may let only some through.
+    worker_ports: str = ""
     #: Seconds that the node process may take to come up. Slow disks need more.
     start_timeout_s: float = 60.0
 

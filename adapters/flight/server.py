@@ -107,13 +107,18 @@ class FlightSender:
         open_value: Gives a descriptor for the content of a value by its file name;
             called from threads of the server. FileNotFoundError: there is none.
         ip: Address of this host to listen on.
+        port: TCP port; 0: any that is free.
     """
 
     def __init__(
-        self, token: bytes, open_value: Callable[[str], int], ip: str = "127.0.0.1"
+        self,
+        token: bytes,
+        open_value: Callable[[str], int],
+        ip: str = "127.0.0.1",
+        port: int = 0,
     ) -> None:
         shown = f"[{ip}]" if ":" in ip else ip
-        self._service = _Service(f"grpc+tcp://{shown}:0", token, open_value)
+        self._service = _Service(f"grpc+tcp://{shown}:{port}", token, open_value)
         self.port: int = self._service.port
         #: ``HOST:PORT``, if ``ip`` is one that others reach.
         self.address = f"{shown}:{self.port}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rayshim.adapters.raylet import node_rows, package_store
+from rayshim.adapters.raylet import node_rows, package_store, reachability
 from rayshim.adapters.raylet.actor_service import ActorService
 from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.engine_service import EngineService
@@ -21,8 +21,8 @@ from rayshim.adapters.raylet.infeasible import Infeasible
 from rayshim.adapters.raylet.kv import KeyValues
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
-from rayshim.adapters.wire.ask_messages import Told
 from rayshim.adapters.wire import versions
+from rayshim.adapters.wire.ask_messages import Told
 from rayshim.adapters.wire.codec import Message
 from rayshim.adapters.wire.why_messages import WhyTold
 from rayshim.lineage import explain
@@ -475,6 +475,7 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "node_table": _C._node_table,
     "register_job": _C._register_job,
     "attach": _C._attach,
+    "can_reach": lambda self, peer, message: reachability.ask(self, peer, message),
     "drain_node": _C._drain,
     "autoscaler_report": lambda self, peer, message: self.autoscaler_notes.take(
         message.payload

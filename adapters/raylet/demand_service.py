@@ -179,7 +179,7 @@ class DemandService:
             shape = _counted(shapes, request, here, entry.since_s)
             key = (entry.node or entry.asker, tuple(sorted(entry.need.items())))
             asked[key] = (shape, asked.get(key, (shape, 0))[1] + here)
-        for node in control.nodes.alive():
+        for node in control.nodes.everyone():
             for _, amounts, count in node.load.demand if node.load is not None else ():
                 need = tuple(sorted(to_units(amounts).items()))
                 known = asked.get((node.node_id, need))

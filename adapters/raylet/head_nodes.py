@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rayshim.adapters.raylet.config import CLIENT_LABEL
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import ENCODER, Message
 from rayshim.lineage import membership as ms
@@ -81,6 +82,11 @@ class KnownNode:
     def node_id(self) -> str:
         """Hex."""
         return self.join.info.node_id
+
+    @property
+    def is_client(self) -> bool:
+        """Whether it is the store of a driver on a host without a node."""
+        return CLIENT_LABEL in self.join.labels
 
     @property
     def free(self) -> Units:
@@ -184,7 +190,11 @@ class NodeDirectory:
                 yield node
 
     def alive(self) -> Iterator[KnownNode]:
-        """The nodes that are not dead, in order of arrival."""
+        """The nodes that are not dead, in order of arrival; not those of drivers."""
+        return (node for node in self.everyone() if not node.is_client)
+
+    def everyone(self) -> Iterator[KnownNode]:
+        """The nodes that are not dead, those that are stores of drivers, too."""
         for node_id, node in self.known.items():
             if not self.machine.is_dead(node_id):
                 yield node
@@ -216,7 +226,7 @@ class NodeDirectory:
 
     def broadcast(self, message: Message) -> None:
         """Sends to every node that is not dead."""
-        for node in list(self.alive()):
+        for node in list(self.everyone()):
             node.link.send(message)
 
     # What happens.
@@ -250,7 +260,8 @@ class NodeDirectory:
     def is_expecting(self) -> bool:
         """Whether a node may still join again, or tell its load for the first time."""
         return any(
-            isinstance(node.link, _Nobody) or node.load is None for node in self.alive()
+            isinstance(node.link, _Nobody) or node.load is None
+            for node in self.everyone()
         )
 
     def joined(self, peer: Peer, message: nodes.JoinNode) -> None:
@@ -263,6 +274,9 @@ class NodeDirectory:
                 self._dismiss(peer.connection, command)
                 continue
             node = self._admit(message, peer.connection)
+            if node.is_client:
+                # From now on it is none that may get work.
+                self._feed(ms.Leaving(node_id, "its driver ended"))
             self._announce_soon()
             for told in self.on_joined:
                 told(node)
@@ -388,7 +402,7 @@ class NodeDirectory:
         for peer in list(self._server.peers.values()):
             if peer.role != "raylet" or peer.node_id:
                 peer.connection.send_encoded(data)
-        for node in self.alive():
+        for node in self.everyone():
             if node.node_id == self._server.config.node_id:
                 node.link.send(table)
 

@@ -12,7 +12,11 @@ from rayshim.lineage.resources import Units, to_amounts
 
 def public_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
     """One row for each node, dead ones too, with the keys of ``ray.nodes()``."""
-    return [_public_row(directory, node) for node in directory.known.values()]
+    return [
+        _public_row(directory, node)
+        for node in directory.known.values()
+        if not node.is_client
+    ]
 
 
 def _public_row(directory: NodeDirectory, node: KnownNode) -> dict[str, Any]:
@@ -59,6 +63,7 @@ def full_rows(directory: NodeDirectory) -> list[dict[str, Any]]:
                 "died_s": info.died_s,
                 "death": info.death,
                 "is_head_node": join.is_head_node,
+                "is_client": node.is_client,
                 "session_dir": join.session_dir,
                 "store_dir": join.store_dir,
                 "socket_path": join.socket_path,

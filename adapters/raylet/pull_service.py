@@ -120,25 +120,27 @@ class PullService:
 
     # Start and end.
 
-    def begin(self, listen_ip: str, node_ip: str) -> None:
+    def begin(self, listen_ip: str, node_ip: str, port: int = 0) -> None:
         """Starts Flight in a thread; tells the node its address when it listens.
 
         Args:
             listen_ip: Address of this host to listen on.
             node_ip: Where the other nodes reach it.
+            port: TCP port to listen at; 0: any that is free.
         """
         loop = self._server.loop
-        self._started = loop.create_task(asyncio.to_thread(self._start, listen_ip))
+        start = asyncio.to_thread(self._start, listen_ip, port)
+        self._started = loop.create_task(start)
         self._started.add_done_callback(lambda done: self._has_begun(done, node_ip))
 
-    def _start(self, ip: str) -> int:
+    def _start(self, ip: str, port: int) -> int:
         # Half a second of imports, and threads: hence here and now.
         from rayshim.adapters.flight.client import FlightReceiver
         from rayshim.adapters.flight.server import FlightSender
 
         token = self._server.config.token()
         receiver = FlightReceiver(token)
-        sender = FlightSender(token, self._store.open_for_sending, ip)
+        sender = FlightSender(token, self._store.open_for_sending, ip, port)
         with self._starting:
             if not self._is_ended:
                 self._receiver, self._sender = receiver, sender

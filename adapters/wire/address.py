@@ -9,6 +9,7 @@ to share neither files nor sockets.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import NamedTuple
@@ -94,6 +95,34 @@ def listen_tcp(ip: str, port: int = 0) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def listen_in(ip: str, ports: str) -> socket.socket:
+    """A bound TCP socket at one of several ports.
+
+    Args:
+        ip: of this host.
+        ports: "LOW-HIGH", or ports with commas between them; empty: any port.
+
+    Raises:
+        OSError: all of them are taken.
+        ValueError: they are no ports.
+    """
+    if not ports:
+        return listen_tcp(ip)
+    low, dash, high = ports.partition("-")
+    listed = range(int(low), int(high) + 1) if dash else [*map(int, ports.split(","))]
+    # Processes that start together should not all try the same one first.
+    first = os.getpid() % len(listed)
+    for index in range(len(listed)):
+        try:
+            return listen_tcp(ip, listed[(first + index) % len(listed)])
+        except OSError:
+            continue
+    raise OSError(
+        errno.EADDRINUSE,
+        f"all {len(listed)} ports of worker_ports ({ports}) are taken at {ip}",
+    )
 
 
 def tune(sock: socket.socket) -> None:

@@ -16,15 +16,17 @@ from rayshim import RAYSHIM_VERSION
 
 #: Command -> "module:name" of its click command or group.
 _COMMANDS = {
-    "compat": "rayshim.cli.compat:compat",
     "cluster-dump": "rayshim.cli.dump:cluster_dump",
-    "global-gc": "rayshim.cli.global_gc:global_gc",
-    "local-dump": "rayshim.cli.dump:local_dump",
+    "compat": "rayshim.cli.compat:compat",
     "disable-usage-stats": "rayshim.cli.usage_stats:disable_usage_stats",
     "enable-usage-stats": "rayshim.cli.usage_stats:enable_usage_stats",
+    "global-gc": "rayshim.cli.global_gc:global_gc",
     "kill-actor": "rayshim.cli.kill_actor:kill_actor",
+    "local-dump": "rayshim.cli.dump:local_dump",
     "microbenchmark": "rayshim.cli.microbenchmark:microbenchmark",
     "run": "rayshim.cli.run:run",
+    "start": "rayshim.cli.start:start",
+    "stop": "rayshim.cli.stop:stop",
     "version": "rayshim.cli.run:version",
     "why": "rayshim.cli.why:why",
 }
