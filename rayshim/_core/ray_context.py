@@ -74,7 +74,14 @@ class RayContext(Mapping[str, Any]):
             ("rayshim version", self.ray_version),
             ("Session", str(self.address_info.get("session_dir", ""))),
             ("Resources", ", ".join(f"{k} {v:g}" for k, v in amounts.items())),
+            *self._links(),
         ]
+
+    def _links(self) -> list[tuple[str, str]]:
+        """Where to look into the session; no token in it, as notebooks are shared."""
+        if not self.dashboard_url:
+            return []
+        return [("Dashboard", f"http://{self.dashboard_url}")]
 
     def __repr__(self) -> str:
         return (
@@ -87,10 +94,16 @@ class RayContext(Mapping[str, Any]):
         """A small table, for notebooks."""
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td>{html.escape(value)}</td></tr>"
+            f"<td>{_linked(value)}</td></tr>"
             for name, value in self._rows()
         )
-        return f"<table>{rows}</table>"
+        note = (
+            "<p>The dashboard asks for the session's token once: "
+            "<code>!rayshim get-auth-token</code> shows it.</p>"
+            if self.dashboard_url
+            else ""
+        )
+        return f"<table>{rows}</table>{note}"
 
     def __rich__(self) -> Any:
         """A table for rich consoles."""
@@ -100,3 +113,11 @@ class RayContext(Mapping[str, Any]):
         for name, value in self._rows():
             table.add_row(name, value)
         return table
+
+
+def _linked(value: str) -> str:
+    """A text as HTML, as a link if it is one."""
+    text = html.escape(value)
+    if value.startswith("http://"):
+        return f"<a href='{text}' target='_blank' rel='noopener'>{text}</a>"
+    return text
