@@ -1,8 +1,9 @@
 """Reads what executors print, names it, and hands whole lines on.
 
 A line that starts with the byte 0x1e names the task or actor that writes from then
-on; it is not shown. Everything else goes to a file for each executor and stream, and
-as text to whoever asked.
+on; with 0x1d after that, it gives the id and attempt of the call. It is not shown.
+Everything else goes to a file for each executor and stream, with Ray's name, and as
+text to whoever asked.
 """
 
 from __future__ import annotations
@@ -10,16 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from rayshim.adapters.raylet.config import NodeConfig
+from rayshim.adapters.raylet.log_files import LogFile
 
 logger = logging.getLogger(__name__)
 
 MARK = b"\x1e"
+#: Follows the mark where a call is named, not what is shown.
+CALL = b"\x1d"
 READ_BYTES = 1 << 16
 #: A longer line is cut.
 MAX_LINE_BYTES = 1 << 20
 #: Seconds that an unfinished line waits for its end.
 PARTIAL_LIMIT_S = 0.1
+
+#: Ended executors whose files' tasks can still be told apart.
+MAX_ENDED = 1000
+#: Ray's files have the id of a job here; executors are started before they have one.
+NO_JOB = "ffffffff"
 
 #: Seconds until a worker whose lines do not go out is read again.
 CONGESTION_PAUSE_S = 0.02
@@ -31,13 +43,15 @@ LinesHandler = Callable[[bytes, int, str, str, list[str]], None]
 class _Stream:
     """One pipe."""
 
-    __slots__ = ("descriptor", "kind", "name", "path", "rest", "timer", "worker")
+    __slots__ = ("descriptor", "file", "kind", "name", "rest", "timer", "worker")
 
-    def __init__(self, worker: _Writer, kind: str, descriptor: int, path: str) -> None:
+    def __init__(
+        self, worker: _Writer, kind: str, descriptor: int, file: LogFile
+    ) -> None:
         self.worker = worker
         self.kind = kind
         self.descriptor = descriptor
-        self.path = path
+        self.file = file
         self.name = ""
         self.rest = b""
         self.timer: asyncio.TimerHandle | None = None
@@ -58,7 +72,7 @@ class LogRelay:
     """The pipes of all executors of a node.
 
     Args:
-        logs_dir: Folder of the files.
+        config: Says where the files are, and in its settings how large they get.
         on_lines: Takes whole lines.
         is_congested: Whether a worker's lines go out slower than they come in, so
             that the worker has to wait.
@@ -66,24 +80,29 @@ class LogRelay:
 
     def __init__(
         self,
-        logs_dir: str,
+        config: NodeConfig,
         on_lines: LinesHandler,
         is_congested: Callable[[bytes], bool],
     ) -> None:
-        self._logs_dir = logs_dir
+        self._logs_dir = config.logs_dir
+        self._max_bytes = int(config.settings.get("rotation_max_bytes", 0))
+        self._backups = int(config.settings.get("rotation_backup_count", 5))
         self._on_lines = on_lines
         self._is_congested = is_congested
         self._loop = asyncio.get_running_loop()
         #: Worker id -> its open pipes.
         self._writers: dict[bytes, _Writer] = {}
+        #: The files of executors that ended, oldest first.
+        self._ended: OrderedDict[bytes, list[LogFile]] = OrderedDict()
 
     def add(self, worker_id: bytes, pid: int, out: int, err: int) -> None:
         """Takes the read ends of an executor's pipes over."""
         writer = _Writer(worker_id, pid)
-        stem = os.path.join(self._logs_dir, f"worker-{worker_id.hex()[:16]}")
+        stem = os.path.join(self._logs_dir, f"worker-{worker_id.hex()}-{NO_JOB}-{pid}")
         for kind, descriptor in (("out", out), ("err", err)):
             os.set_blocking(descriptor, False)
-            stream = _Stream(writer, kind, descriptor, f"{stem}.{kind}")
+            file = LogFile(f"{stem}.{kind}", self._max_bytes, self._backups)
+            stream = _Stream(writer, kind, descriptor, file)
             writer.streams.append(stream)
             self._loop.add_reader(descriptor, self._readable, stream)
         self._writers[worker_id] = writer
@@ -97,6 +116,16 @@ class LogRelay:
             while stream.descriptor >= 0 and self._read(stream):
                 pass
             self._close(stream)
+        self._ended[worker_id] = [stream.file for stream in writer.streams]
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def files(self) -> Iterator[LogFile]:
+        """Those of executors that run, and of the last that ended."""
+        for writer in self._writers.values():
+            yield from (stream.file for stream in writer.streams)
+        for files in self._ended.values():
+            yield from files
 
     def close(self) -> None:
         """Drains all."""
@@ -148,38 +177,37 @@ class LogRelay:
     def _emit(self, stream: _Stream, pieces: list[bytes]) -> None:
         lines: list[bytes] = []
         written: list[bytes] = []
+        ahead = 0
         for piece in pieces:
-            if MARK in piece:
-                before, _, name = piece.rpartition(MARK)
-                if before:
-                    lines.append(before)
-                if lines:
-                    self._hand_on(stream, lines)
-                    written += lines
-                    lines = []
-                stream.name = name.decode(errors="replace")
-            else:
+            if MARK not in piece:
                 lines.append(piece)
+                ahead += len(piece) + 1
+                continue
+            before, _, name = piece.rpartition(MARK)
+            while MARK in before:
+                # Marks without a line between them: only the last one counts.
+                before, _, _ = before.rpartition(MARK)
+            if before:
+                lines.append(before)
+                ahead += len(before) + 1
+            if name.startswith(CALL):
+                stream.file.mark(name[1:].decode(errors="replace"), ahead)
+                continue
+            if lines:
+                self._hand_on(stream, lines)
+                written += lines
+                lines = []
+            stream.name = name.decode(errors="replace")
         if lines:
             self._hand_on(stream, lines)
             written += lines
         if written:
-            self._append(stream.path, b"\n".join(written) + b"\n")
+            stream.file.append(b"\n".join(written) + b"\n")
 
     def _hand_on(self, stream: _Stream, lines: list[bytes]) -> None:
         writer = stream.worker
         text = [line.decode(errors="replace").rstrip("\r") for line in lines]
         self._on_lines(writer.worker_id, writer.pid, stream.name, stream.kind, text)
-
-    def _append(self, path: str, data: bytes) -> None:
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            logger.debug("cannot write %s: %s", path, error)
 
     def _flush_partial(self, stream: _Stream) -> None:
         stream.timer = None

@@ -27,7 +27,7 @@ class MetricsDoor:
         #: TCP port; 0: none.
         self.port = 0
         config = server.config
-        port = int(config.settings.get("metrics_port", 0))
+        port = int(config.settings.get("metrics_port", -1))
         if port >= 0 and config.with_raylet and not config.is_client:
             self._open(config.listen_ip or "127.0.0.1", port)
 

@@ -89,7 +89,7 @@ class NodeServer(ChannelServer):
         self._handlers.update(_MESSAGES)
         self._pending: deque[Any] = deque()
         self._is_feeding = False
-        self._logs = LogRelay(config.logs_dir, self._lines, self._is_congested)
+        self.logs = LogRelay(config, self._lines, self._is_congested)
         #: The nodes of the cluster as last heard; None in a session on one node.
         self.table: nodes.NodeTable | None = None
         #: Called with each new table.
@@ -177,7 +177,7 @@ class NodeServer(ChannelServer):
             await self.pulls.stop()
         if self._store is not None:
             self._store.close()
-        self._logs.close()
+        self.logs.close()
         if isinstance(self.head, HeadLink):
             self.head.stop()
         self.stop_listening()
@@ -514,11 +514,11 @@ class NodeServer(ChannelServer):
     # Processes.
 
     def _forked(self, worker_id: bytes, pid: int, out: int, err: int) -> None:
-        self._logs.add(worker_id, pid, out, err)
+        self.logs.add(worker_id, pid, out, err)
 
     def _exited(self, worker_id: bytes, pid: int, reason: str, code: int) -> None:
         # Its last words go out before the news of its death.
-        self._logs.drain(worker_id)
+        self.logs.drain(worker_id)
         self._created.pop(worker_id, None)
         executor = self.raylet.executors.by_id.get(worker_id)
         if executor is not None:

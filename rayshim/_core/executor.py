@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rayshim import exceptions
-from rayshim._core import current, failures, gpus
+from rayshim._core import current, failures, gpus, task_output
 from rayshim._core.group_places import LeaseGroup
 from rayshim._core.lanes import AsyncLane, Lane, MainLane, ThreadLane
 from rayshim._core.peer import Peer
@@ -462,6 +462,7 @@ def main(config: dict[str, Any]) -> None:
         if path not in sys.path:
             sys.path.insert(0, path)
     current.set_peer(peer)
+    task_output.install()
     peer.labels = {"ray.io/node-id": config["node_id"], **config.get("labels", {})}
     executor = Executor(peer)
     signal.signal(signal.SIGINT, executor.handle_signal)

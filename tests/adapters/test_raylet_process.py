@@ -190,7 +190,7 @@ def test_lines_are_kept_in_a_file(shared_node: NodeProcess, driver: Peer) -> Non
     channel = driver.open(granted)
     call(channel, "print:kept", "f")
     driver.expect(wire.LogLines)
-    name = f"worker-{granted.worker_id.hex()[:16]}.out"
+    name = f"worker-{granted.worker_id.hex()}-ffffffff-{granted.pid}.out"
     path = shared_node.session_dir / "logs" / name
     assert "kept\n" in path.read_text()
     channel.close()
