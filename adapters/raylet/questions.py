@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 #: Question to a node -> "module:function", called as ``function(server, payload)``;
 #: it returns bytes, or something to await that gives them.
 ANSWERS: dict[str, str] = {
+    "list_logs": "rayshim.adapters.raylet.log_reading:list_logs",
+    "metrics": "rayshim.adapters.raylet.metric_service:answer",
+    "read_log": "rayshim.adapters.raylet.log_reading:read_log",
     "node_figures": "rayshim.adapters.raylet.node_figures:answer",
 }
 #: Share of the time that a node leaves its processes, to answer in time itself.

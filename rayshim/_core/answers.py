@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 #: of the process; it returns bytes, soon.
 ANSWERS: dict[str, str] = {
     "collect_garbage": "rayshim._core.garbage:collect",
+    "stack": "rayshim._core.stacks:answer",
 }
 
 
