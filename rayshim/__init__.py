@@ -61,6 +61,7 @@ _MODULES = frozenset(
         "actor",
         "autoscaler",
         "cloudpickle",
+        "dag",
         "cross_language",
         "exceptions",
         "job_config",

@@ -29,6 +29,7 @@ from rayshim.lineage.ids import ActorID
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
+    from rayshim.dag.class_node import ClassNode
 
 #: Concurrent coroutines of an async actor by default.
 ASYNC_CONCURRENCY = 1000
@@ -65,12 +66,15 @@ class ActorMethod:
         """The method with other options (num_returns, name, concurrency_group...)."""
         return _MethodWithOptions(self._handle, self._name, self._info, options)
 
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported yet."""
-        raise NotImplementedError(
-            "bind() and DAGs are not supported yet; call .remote() and pass the "
-            "reference on"
-        )
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Note a call in a graph; see `rayshim.dag`.
+
+        Returns:
+            A ClassMethodNode; for a method with several results a tuple of them.
+        """
+        from rayshim.dag.class_node import bind_method
+
+        return bind_method(self._handle, self._name, args, kwargs, {})
 
     def __getstate__(self) -> tuple[Any, ...]:
         return (self._handle, self._name, self._info)
@@ -106,6 +110,12 @@ class _MethodWithOptions:
                 f"{group!r}; it has {sorted(groups) or 'none'}"
             )
         return self._handle._submit(self._name, info, args, kwargs)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Note a call in a graph, as :meth:`ActorMethod.bind` does."""
+        from rayshim.dag.class_node import bind_method
+
+        return bind_method(self._handle, self._name, args, kwargs, self._options)
 
 
 class HandleMeta:
@@ -358,14 +368,14 @@ class ActorClass:
     def options(self, **actor_options: Any) -> _ActorClassWithOptions:
         """The same class with other options; this one is unchanged."""
         return _ActorClassWithOptions(
-            self, self._default_options.merge_validated(**actor_options)
+            self, self._default_options.merge_validated(**actor_options), actor_options
         )
 
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported yet."""
-        raise NotImplementedError(
-            "bind() and DAGs are not supported yet; create the actor with .remote()"
-        )
+    def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
+        """Note a creation in a graph; see `rayshim.dag`."""
+        from rayshim.dag.class_node import ClassNode
+
+        return ClassNode(self._class, args, kwargs, {}, actor_class=self)
 
     def _create(
         self, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -498,17 +508,25 @@ def _new_actor_class() -> ActorClass:
 class _ActorClassWithOptions:
     """``Class.options(...)``: has ``remote`` and ``bind``."""
 
-    def __init__(self, actor_class: ActorClass, options: ActorOptions) -> None:
+    def __init__(
+        self, actor_class: ActorClass, options: ActorOptions, given: dict[str, Any]
+    ) -> None:
         self._actor_class = actor_class
         self._options = options
+        #: As ``options()`` was called; nodes of graphs tell it.
+        self._given = given
 
     def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """See :meth:`ActorClass.remote`."""
         return self._actor_class._create(self._options, args, kwargs)
 
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported yet."""
-        self._actor_class.bind(*args, **kwargs)
+    def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
+        """Note a creation in a graph; see `rayshim.dag`."""
+        from rayshim.dag.class_node import ClassNode
+
+        return ClassNode(
+            self._actor_class._class, args, kwargs, self._given, actor_class=self
+        )
 
 
 def _check_name(options: ActorOptions) -> None:

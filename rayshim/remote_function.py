@@ -21,6 +21,7 @@ from rayshim.lineage.dispatch import MAX_DEPTH
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
+    from rayshim.dag.function_node import FunctionNode
 
 logger = logging.getLogger("rayshim")
 
@@ -206,14 +207,13 @@ class RemoteFunction:
         options = self._default_options.merge_validated(
             is_generator=self._is_generator, **task_options
         )
-        return _WithOptions(self, options)
+        return _WithOptions(self, options, task_options)
 
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported yet."""
-        raise NotImplementedError(
-            "bind() and DAGs are not supported yet; pass the references that "
-            ".remote() gives to the next call instead"
-        )
+    def bind(self, *args: Any, **kwargs: Any) -> FunctionNode:
+        """Note a call in a graph; see `rayshim.dag`."""
+        from rayshim.dag.function_node import FunctionNode
+
+        return FunctionNode(self._function, args, kwargs, {}, remote_function=self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -240,9 +240,13 @@ def _new_function() -> RemoteFunction:
 class _WithOptions:
     """``function.options(...)``: has ``remote`` and ``bind``."""
 
-    def __init__(self, function: RemoteFunction, options: TaskOptions) -> None:
+    def __init__(
+        self, function: RemoteFunction, options: TaskOptions, given: dict[str, Any]
+    ) -> None:
         self._remote_function = function
         self._options = options
+        #: As ``options()`` was called; nodes of graphs tell it.
+        self._given = given
         self._plan: _Plan | None = None
 
     def remote(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -254,12 +258,20 @@ class _WithOptions:
             self._plan = plan
         return self._remote_function._submit(plan, args, kwargs)
 
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported yet."""
-        self._remote_function.bind(*args, **kwargs)
+    def bind(self, *args: Any, **kwargs: Any) -> FunctionNode:
+        """Note a call in a graph; see `rayshim.dag`."""
+        from rayshim.dag.function_node import FunctionNode
+
+        return FunctionNode(
+            self._remote_function._function,
+            args,
+            kwargs,
+            self._given,
+            remote_function=self,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"f": self._remote_function, "o": self._options}
+        return {"f": self._remote_function, "o": self._options, "g": self._given}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["f"], state["o"])  # type: ignore[misc]
+        self.__init__(state["f"], state["o"], state["g"])  # type: ignore[misc]

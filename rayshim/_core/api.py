@@ -216,6 +216,8 @@ def get(
     """
     peer = current.require_peer()
     if timeout is not None and timeout < 0:
+        if hasattr(object_refs, "__rayshim_get__"):
+            return object_refs.__rayshim_get__(timeout)
         timeout = None  # as Ray takes it
     if type(object_refs) is ObjectRef:
         return peer.reader.get((object_refs,), timeout)[0]
@@ -232,6 +234,8 @@ def get(
         )
     for ref in object_refs:
         if not isinstance(ref, ObjectRef):
+            if all(hasattr(item, "__rayshim_get__") for item in object_refs):
+                return [item.__rayshim_get__(timeout) for item in object_refs]
             raise TypeError(
                 f"Attempting to call `get` on the value {ref!r:.200}, which is not an "
                 "ray.ObjectRef."
