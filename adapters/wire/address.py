@@ -125,6 +125,19 @@ def listen_in(ip: str, ports: str) -> socket.socket:
     )
 
 
+def own_ip_towards(host: str, port: int) -> str:
+    """The address of this host that a connection to another one would have.
+
+    Example:
+        >>> own_ip_towards("127.0.0.1", 6379)
+        '127.0.0.1'
+    """
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family[0], socket.SOCK_DGRAM) as probe:
+        probe.connect(family[4])  # nothing is sent: only the route is looked up
+        return str(probe.getsockname()[0])
+
+
 def tune(sock: socket.socket) -> None:
     """Send small frames at once; notice a host that is gone within half a minute."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,6 +15,7 @@ from rayshim._core import session_folders
 from rayshim._core.clusters import Found, find_cluster
 from rayshim._core.init_options import InitOptions
 from rayshim._core.session import Session
+from rayshim.adapters.wire import versions
 from rayshim.adapters.wire.oneshot import OneShot
 
 #: Seconds that the table of nodes may take to come.
@@ -35,25 +36,46 @@ class AttachedSession(Session):
         self._asked = address
         self.cluster_address = ""
         self._socket_path = Path()
+        #: Whether the node is this driver's own.
+        self._is_remote = False
 
     def start(self) -> None:
         """Find the cluster and a node of this host, and connect.
 
+        On a host without a node, a node of this driver's own is started: its store.
+
         Raises:
-            ConnectionError: there is no such cluster, or no node of it on this host.
+            ConnectionError: there is no such cluster, or it cannot reach this host.
+            RuntimeError: the cluster has other versions; the text has a table.
         """
         session_folders.occupy_standard_streams()
         found = find_cluster(self._asked, self.options.temp_dir)
+        facts = _attach(found)
         self.cluster_address = found.address
         self.dashboard_url = found.dashboard_url.partition("://")[2]
-        facts = _attach(found)
-        node = facts["node"]
         self.job_id = int(facts["job_id"]).to_bytes(4, "little")
+        self.namespace = self.options.namespace or str(uuid.uuid4())
+        node = _node_here(facts["nodes"])
+        control = "" if found.is_local else facts.get("head_address", "")
+        if node is None and not control:
+            raise ConnectionError(f"the session {found.address} ends right now")
+        found = found._replace(head_address=control or found.head_address)
+        try:
+            if node is None:
+                from rayshim._core.remote_driver import start_client_node
+
+                self._process, node = start_client_node(self, found)
+            self._join(node, found.token, control)
+        except BaseException:
+            self._end_process(0.0)
+            self._remove_folders()
+            raise
+
+    def _join(self, node: dict[str, Any], token: bytes, control_address: str) -> None:
         self.node_id = node["node_id"]
         self.folder = Path(node["session_dir"])
         self.name = self.folder.name
         self.store_dir = Path(node["store_dir"])
-        self.namespace = self.options.namespace or str(uuid.uuid4())
         self.options.settings = dataclasses.replace(
             self.options.settings,
             object_store_limit_bytes=int(node["object_store_limit_bytes"]),
@@ -63,10 +85,10 @@ class AttachedSession(Session):
         self._open_peer(
             socket_path=self._socket_path,
             raylet_address=node["address"],
-            token=found.token,
+            token=token,
             node_ip=node["node_ip"],
             labels=dict(node["labels"]),
-            control_address="" if found.is_local else found.head_address,
+            control_address=control_address,
             listen_ip=node["listen_ip"],
         )
 
@@ -76,7 +98,6 @@ class AttachedSession(Session):
         except BaseException:
             if self.peer is not None:
                 self.peer.close()
-            self._remove_folders()
             raise
         peer = self.peer
         assert peer is not None
@@ -90,22 +111,32 @@ class AttachedSession(Session):
 
     def _remove_folders(self) -> None:
         self._socket_path.unlink(missing_ok=True)
+        if self._is_remote:
+            super()._remove_folders()
 
 
 def _attach(found: Found) -> dict[str, Any]:
-    """A node of this host, and the number of a new job.
+    """The nodes of this host, and the number of a new job.
 
     A head that was just started again has no nodes yet; those that it knew are back
     within moments, or are taken for dead.
     """
+    asked = {"hostname": socket.gethostname(), "is_remote_ok": not found.is_local}
     with OneShot(found.head_address, found.token) as head:
+        versions.check(head.ask("cluster_info").get("versions", {}), "this driver")
         while True:
-            facts: dict[str, Any] = head.ask(
-                "attach", {"hostname": socket.gethostname()}
-            )
+            facts: dict[str, Any] = head.ask("attach", asked)
             if facts["node"] is not None:
                 return facts
             time.sleep(REJOIN_LOOK_S)
+
+
+def _node_here(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The node that really is on this host; others may have its name."""
+    for row in rows:
+        if os.path.exists(row["socket_path"]):
+            return row
+    return None
 
 
 def job_blob() -> bytes:

@@ -6,11 +6,10 @@ import dataclasses
 import logging
 import math
 import os
-import re
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from rayshim._core.addresses import cluster_address
 from rayshim._core.gpus import ACCELERATOR_TYPE, visible_devices
 from rayshim._core.node_labels import node_labels
 from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
@@ -103,8 +102,8 @@ class InitOptions:
                 "local_mode is gone from Ray's API; leave it out, and debug with "
                 "num_cpus=1 or call the plain function"
             )
-        address = _cluster_address(address)
         temp_dir = more.pop("_temp_dir", None)
+        address = cluster_address(address, temp_dir)
         memory = more.pop("_memory", None)
         system_config = more.pop("_system_config", None)
         node_name = more.pop("_node_name", None)
@@ -227,39 +226,6 @@ def _with_dashboard(
 
 def _unsupported(name: str, instead: str) -> NotImplementedError:
     return NotImplementedError(f"init(): {name} is not supported; {instead}")
-
-
-def _cluster_address(address: str | None) -> str:
-    """The cluster to join, or an empty string for a session of its own."""
-    if address is None:
-        address = os.environ.get("RAY_ADDRESS") or None
-    if address is None:
-        address = _cluster_of_this_process()
-    if address == "auto":
-        # Several may run on this host.
-        address = _cluster_of_this_process() or address
-    if address is None or address == "local":
-        return ""
-    if not isinstance(address, str):
-        raise TypeError(f"address must be text, not {type(address)}")
-    if "://" in address:
-        raise NotImplementedError(
-            f"address={address!r}: the Ray client protocol is not supported; run the "
-            "driver on a host of the cluster and pass 'auto' or its host:port"
-        )
-    if address != "auto" and not re.fullmatch(r"\[?[\w.:-]+\]?:\d+", address):
-        raise ValueError(
-            f"Invalid address format: {address!r}; expected 'local', 'auto' or "
-            "'host:port'"
-        )
-    return address
-
-
-def _cluster_of_this_process() -> str | None:
-    """As in Ray, ``init()`` joins a cluster that runs already; here, the own one."""
-    module = sys.modules.get("rayshim.cluster_utils")
-    clusters = [one.address for one in module.running] if module is not None else []
-    return clusters[-1] if clusters else None
 
 
 def _refuse_in_cluster(**parameters: Any) -> None:

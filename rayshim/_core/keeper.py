@@ -20,7 +20,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -395,19 +394,6 @@ def remove_stale_notes(root: Path) -> None:
     for note in root.glob("keeper-*.json"):
         if not is_keeper(int(note.stem.partition("-")[2])):
             note.unlink(missing_ok=True)
-
-
-def own_ip_towards(host: str, port: int) -> str:
-    """The address of this host that a connection to another one would have.
-
-    Example:
-        >>> own_ip_towards("127.0.0.1", 6379)
-        '127.0.0.1'
-    """
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family[0], socket.SOCK_DGRAM) as probe:
-        probe.connect(family[4])  # nothing is sent: only the route is looked up
-        return str(probe.getsockname()[0])
 
 
 def _write_private(path: Path, text: str) -> None:
