@@ -49,6 +49,11 @@ MAX_UNSENT_LOG_BYTES = 4 << 20
 EXIT_GRACE_S = 1.0
 #: Leases of actors are held by ``actor:HEX`` on behalf of the control service.
 ACTOR_HOLDER = "actor:"
+#: Why a driver's own node runs nothing.
+NO_EXECUTORS = (
+    "the node is the store of a driver on a host without a node, and runs nothing; "
+    "name one of nodes()"
+)
 
 
 class NodeServer(ChannelServer):
@@ -160,7 +165,8 @@ class NodeServer(ChannelServer):
         if isinstance(self.head, HeadLink):
             self.head.start()
         if self.pulls is not None:
-            self.pulls.begin(self.config.listen_ip, self.config.node_ip)
+            config = self.config
+            self.pulls.begin(config.listen_ip, config.node_ip, config.flight_port)
 
     async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Kills all executors and listens no more; channels to drivers stay."""
@@ -374,6 +380,10 @@ class NodeServer(ChannelServer):
             peer.connection.send(rejected)
             return
         is_clustered = self.is_clustered
+        if self.config.is_client and message.nodes == [node_id] and not message.soft:
+            rejected = wire.LeaseRejected(message.lease_id, NO_EXECUTORS, "infeasible")
+            peer.connection.send(rejected)
+            return
         if message.hops:
             self.head.arrived(message.lease_id)
         self.feed(
@@ -398,6 +408,8 @@ class NodeServer(ChannelServer):
     def _is_away(self, message: wire.RequestLease) -> bool:
         """Whether only the control service can say where a request goes."""
         group = message.placement_group
+        if self.config.is_client:
+            return True
         if group:
             return not self.raylet.has_bundle(group, message.bundle_index)
         node_id = self.config.node_id
