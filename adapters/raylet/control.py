@@ -335,6 +335,7 @@ class ControlService:
         return {
             "node": here[0] if here else {},
             "nodes": here,
+            "head_address": self._server.config.address,
             "job_id": self._register_job(peer, message),
         }
 
