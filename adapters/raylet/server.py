@@ -49,11 +49,6 @@ MAX_UNSENT_LOG_BYTES = 4 << 20
 EXIT_GRACE_S = 1.0
 #: Leases of actors are held by ``actor:HEX`` on behalf of the control service.
 ACTOR_HOLDER = "actor:"
-#: Why a driver's own node runs nothing.
-NO_EXECUTORS = (
-    "the node is the store of a driver on a host without a node, and runs nothing; "
-    "name one of nodes()"
-)
 
 
 class NodeServer(ChannelServer):
@@ -373,17 +368,12 @@ class NodeServer(ChannelServer):
 
     def _request_lease(self, peer: Peer, message: wire.RequestLease) -> None:
         need = to_units(message.resources)
-        node_id, free = self.config.node_id, self.raylet.resources
-        reason = refused_here(message, need, node_id, free, self._labels)
+        reason = refused_here(message, need, self.config, self.raylet, self._labels)
         if reason:
             rejected = wire.LeaseRejected(message.lease_id, reason, "infeasible")
             peer.connection.send(rejected)
             return
         is_clustered = self.is_clustered
-        if self.config.is_client and message.nodes == [node_id] and not message.soft:
-            rejected = wire.LeaseRejected(message.lease_id, NO_EXECUTORS, "infeasible")
-            peer.connection.send(rejected)
-            return
         if message.hops:
             self.head.arrived(message.lease_id)
         self.feed(
