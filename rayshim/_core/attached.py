@@ -101,7 +101,7 @@ class AttachedSession(Session):
             raise
         peer = self.peer
         assert peer is not None
-        peer.job_blob = job_blob()
+        peer.job_blob = job_blob(self.options.job_setup)
         # Strategies that name nodes look at the table, which comes at once.
         deadline = time.monotonic() + TABLE_LIMIT_S
         peer.reactor.wait(lambda: peer.nodes.nodes, deadline)
@@ -139,6 +139,10 @@ def _node_here(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def job_blob() -> bytes:
-    """What executors of a cluster need to know of this driver's process."""
-    return json.dumps({"sys_path": session_folders.executor_path()}).encode()
+def job_blob(setup: dict[str, Any]) -> bytes:
+    """What executors of a cluster need to know of this driver's process.
+
+    Args:
+        setup: what they set up for the job (``InitOptions.job_setup``).
+    """
+    return json.dumps({"sys_path": session_folders.executor_path(), **setup}).encode()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rayshim import exceptions
-from rayshim._core import current, failures, gpus, task_output
+from rayshim._core import current, failures, gpus, job_setup, task_output
 from rayshim._core.group_places import LeaseGroup
 from rayshim._core.lanes import AsyncLane, Lane, MainLane, ThreadLane
 from rayshim._core.peer import Peer
@@ -98,7 +97,7 @@ class Executor:
         peer.job_env = dict(lease.env_vars)  # calls from here inherit it
         if lease.job_blob and lease.job_blob != peer.job_blob:
             peer.job_blob = lease.job_blob
-            _see_modules_of(lease.job_blob)
+            job_setup.enter(peer, lease.job_blob)
         peer.namespace = lease.namespace
         if (lease.placement_group, lease.capture_group) != peer.lease_group:
             peer.lease_group = LeaseGroup(lease.placement_group, lease.capture_group)
@@ -423,13 +422,6 @@ class Executor:
     def should_leave(self) -> bool:
         """True if the executor was asked to leave and has no call left."""
         return bool(self._leaving) and not self.run and not self.running
-
-
-def _see_modules_of(job_blob: bytes) -> None:
-    """Look for modules where the driver of the job does, last."""
-    for path in json.loads(job_blob)["sys_path"]:
-        if path not in sys.path:
-            sys.path.append(path)
 
 
 def main(config: dict[str, Any]) -> None:

@@ -27,10 +27,8 @@ _UNSUPPORTED = {
     "system_reserved_cpu": "pass a smaller num_cpus",
     "system_reserved_memory": "pass a smaller _memory",
     "proxy_server_url": "use the machine's own proxy settings",
-    "logging_config": "configure the logging module in a task or an actor",
     "_redis_max_memory": "leave it out: there is no Redis",
     "_plasma_directory": "leave it out: the store lives in /dev/shm",
-    "_tracing_startup_hook": "start the tracer in a task or an actor",
     "_redis_username": "leave it out: there is no Redis",
     "_redis_password": "leave it out: there is no Redis",
     "storage": "pass absolute paths to what needs storage",
@@ -51,6 +49,9 @@ _RUNTIME_ENV_LATER = (
     "java_jars",
 )
 
+    #: What executors set up for the job beside its environment: "logging" (a
+    #: ``LoggingConfig`` as a dict), "tracing" ("module:function").
+    job_setup: dict[str, Any] = field(default_factory=dict)
 
 @dataclass
 class InitOptions:
@@ -95,6 +96,8 @@ class InitOptions:
         Raises:
             TypeError, ValueError, AssertionError, RuntimeError: as Ray does, naming
                 the parameter.
+        logging_config = more.pop("logging_config", None)
+        tracing = more.pop("_tracing_startup_hook", None)
             NotImplementedError: a parameter that is not supported, with what to do.
         """
         if local_mode:
@@ -148,6 +151,9 @@ class InitOptions:
             options.settings = dataclasses.replace(
                 options.settings,
                 object_store_limit_bytes=store_limit(
+            logging_config = logging_config or getattr(
+                job_config, "py_logging_config", None
+            )
                     object_store_memory, *_machine_memory(), free_shm_bytes()
                 ),
             )
@@ -166,7 +172,8 @@ class InitOptions:
         options.env_vars = dict(options.runtime_env.get("env_vars") or {})
         if log_to_driver is not None:
             options.log_to_driver = bool(log_to_driver)
-        if configure_logging:
+        options.job_setup = _job_setup(logging_config, tracing)
+        if configure_logging and not logging_config:
             _configure_logging(logging_level, logging_format)
         return options
 
@@ -308,6 +315,26 @@ def _accelerator_type(resources: dict[str, float]) -> str:
         if name.startswith(ACCELERATOR_TYPE):
             return name.removeprefix(ACCELERATOR_TYPE)
     return ""
+
+
+def _job_setup(logging_config: Any, tracing: Any) -> dict[str, Any]:
+    setup: dict[str, Any] = {}
+    if logging_config is not None:
+        from rayshim.job_config import LoggingConfig
+
+        if not isinstance(logging_config, LoggingConfig):
+            raise TypeError(
+                f"logging_config must be a LoggingConfig, not {type(logging_config)}"
+            )
+        setup["logging"] = logging_config.to_dict()
+    if tracing is not None:
+        is_place = isinstance(tracing, str) and tracing.count(":") == 1
+        if not is_place:
+            raise ValueError(
+                f"_tracing_startup_hook is 'module:function', not {tracing!r}"
+            )
+        setup["tracing"] = tracing
+    return setup
 
 
 def _machine_cpus() -> int:

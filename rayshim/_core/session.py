@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
-from rayshim._core import current, session_folders
+from rayshim._core import current, job_setup, session_folders
 from rayshim._core.init_options import InitOptions
 from rayshim._core.node_launch import NodeProcess, node_config
 
@@ -110,8 +110,8 @@ class Session:
             control_address=control_address,
             listen_ip=listen_ip,
         )
-        peer.job_env = dict(self.options.env_vars)
-        peer.runtime_env = dict(self.options.runtime_env)
+        if self.options.job_setup:
+            job_setup.begin(peer, self.options.job_setup)
         peer.labels = {"ray.io/node-id": self.node_id, **labels}
         self._start_logs(peer)
         peer.start()
