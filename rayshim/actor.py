@@ -17,12 +17,12 @@ from rayshim._core.arguments import encode
 from rayshim._core.calls import CallRecord, FunctionRecord
 from rayshim._core.functions import pickle_function
 from rayshim._core.generators import ObjectRefGenerator
-from rayshim._core.init_options import runtime_env_fields
 from rayshim._core.methods import BUILTIN_METHODS, MethodInfo, method_table
 from rayshim._core.options import ActorOptions, MethodOptions
 from rayshim._core.refs import ObjectRef
 from rayshim._core.resources import actor_resources, place_of
 from rayshim._core.running import ActorExit
+from rayshim._core.runtime_env_merge import rest_for_call, runtime_env_fields
 from rayshim._core.signatures import CallSignature
 from rayshim.adapters.wire import messages as m
 from rayshim.lineage.ids import ActorID
@@ -436,6 +436,7 @@ class ActorClass:
             list(place.labels),
             place.capture,
             peer.namespace,
+            rest_for_call(peer, env),
         )
         spec = m.TaskSpec(
             b"\xff" * 8 + actor_id,

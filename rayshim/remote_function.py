@@ -12,9 +12,9 @@ from rayshim._core.arguments import encode
 from rayshim._core.calls import CallRecord, FunctionRecord
 from rayshim._core.functions import pickle_function
 from rayshim._core.generators import ObjectRefGenerator
-from rayshim._core.init_options import runtime_env_fields
 from rayshim._core.options import TaskOptions
 from rayshim._core.resources import lease_template, place_of, resources_of
+from rayshim._core.runtime_env_merge import rest_for_call, runtime_env_fields
 from rayshim._core.signatures import CallSignature
 from rayshim.adapters.wire import messages as m
 from rayshim.lineage.dispatch import MAX_DEPTH
@@ -72,13 +72,18 @@ class _Plan:
         place = place_of(options, resources, peer, function.name.rpartition(".")[2])
         self.reject = place.reject
         self.template = lease_template(
-            peer, self.name, resources, env.get("env_vars") or {}, place
+            peer,
+            self.name,
+            resources,
+            env.get("env_vars") or {},
+            place,
+            rest_for_call(peer, env),
         )
         self.template.retriable = self.retries != 0
         self.key = (
             function.key,
             tuple(sorted(resources.items())),
-            tuple(sorted(self.template.env_vars.items())),
+            self.template.env_key(),
             self.max_depth,
             self.template.placement_group,
             self.template.bundle_index,

@@ -22,6 +22,11 @@ from rayshim.adapters.raylet.refusals import refused_here
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
+from rayshim.adapters.wire.event_messages import TaskEvents
+from rayshim.adapters.wire.environment_messages import (
+    EnvironmentEntered,
+    PrepareEnvironment,
+)
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import spillback
 from rayshim.lineage.labels import matches
@@ -31,6 +36,7 @@ from rayshim.lineage.resources import ResourceSet, to_amounts, to_units
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.draining import Drain
+    from rayshim.adapters.raylet.environment_service import EnvironmentService
     from rayshim.adapters.raylet.memory_monitor import MemoryMonitor
     from rayshim.adapters.raylet.pull_service import PullService
     from rayshim.adapters.raylet.store_service import StoreService
@@ -102,6 +108,8 @@ class NodeServer(ChannelServer):
         self._labels = {"ray.io/node-id": config.node_id, **config.labels}
         #: Actors whose constructor returned.
         self._created: dict[bytes, str] = {}
+        #: Builds the runtime_envs of executors; None until the first.
+        self._environments: EnvironmentService | None = None
         self._store: StoreService | None = None
         self.add_handlers(dict.fromkeys(_OF_STORE, _for_store))
         self.dead_owners = DeadOwners(self)
@@ -143,6 +151,15 @@ class NodeServer(ChannelServer):
         return self._store
 
     @property
+    def environments(self) -> EnvironmentService:
+        """What executors run in, made when it is first asked for."""
+        if self._environments is None:
+            from rayshim.adapters.raylet.environment_service import EnvironmentService
+
+            self._environments = EnvironmentService(self)
+        return self._environments
+
+    @property
     def backlogs(self) -> dict[bytes, int]:
         """Lease id -> calls that its owner has queued for the class of the lease."""
         return self.raylet.backlogs()
@@ -173,6 +190,8 @@ class NodeServer(ChannelServer):
             self.drain.stop()
         if isinstance(self.head, HeadLink):
             self.head.send(nodes.LeaveCluster(reason, False))
+        if self._environments is not None:
+            self._environments.stop()
         await self.pool.end(timeout_s)
         if self.pulls is not None:
             await self.pulls.stop()
@@ -286,13 +305,13 @@ class NodeServer(ChannelServer):
                 for group, bundles in raylet.groups.items()
                 for index, bundle in bundles.items()
             ],
+            self.metrics_door.port,
         )
 
     def load_message(self) -> nodes.NodeLoad:
         """What the node has free now."""
         raylet, store = self.raylet, self.store
         return nodes.NodeLoad(
-            self.metrics_door.port,
             to_amounts(raylet.resources.available),
             [
                 (label, to_amounts(need), count)
@@ -341,7 +360,9 @@ class NodeServer(ChannelServer):
             peer.connection.send(self.table)
         if peer.role == "executor":
             self._executors[peer.worker_id] = peer
-            self.feed(ev.ExecutorReady(peer.worker_id, peer.address, peer.pid))
+            environments = self._environments
+            if environments is None or not environments.came_back(peer):
+                self.feed(ev.ExecutorReady(peer.worker_id, peer.address, peer.pid))
         if self.control is not None:
             self.control.peer_came(peer)
 
@@ -360,7 +381,9 @@ class NodeServer(ChannelServer):
             self.config.remove_socket(peer.address)
         if self._executors.get(peer.worker_id) is peer:
             del self._executors[peer.worker_id]
-            self.loop.call_later(EXIT_GRACE_S, self.pool.kill, peer.worker_id)
+            environments = self._environments
+            if environments is None or not environments.is_entering(peer.worker_id):
+                self.loop.call_later(EXIT_GRACE_S, self.pool.kill, peer.worker_id)
         elif peer.role == "driver":
             self.feed(ev.JobEnded(peer.job_id))
             if peer.job_id.hex() == self.config.job_id:
@@ -383,7 +406,7 @@ class NodeServer(ChannelServer):
                 message.job_id,
                 message.label,
                 need,
-                tuple(sorted(message.env_vars.items())),
+                message.env_key(),
                 message.placement_group,
                 message.bundle_index,
                 is_away=is_clustered and self._is_away(message),
@@ -449,6 +472,14 @@ class NodeServer(ChannelServer):
             self.send(holder, message)
 
     def _grant(self, command: ev.GrantLease) -> None:
+        env = self.raylet.leases[command.lease_id].request.env
+        if env and not env[0][0]:
+            self.environments.grant(command, env)
+        else:
+            self.tell_grant(command)
+
+    def tell_grant(self, command: ev.GrantLease) -> None:
+        """Tells the holder of a lease which executor it has."""
         granted = wire.LeaseGranted(
             command.lease_id,
             command.address,
@@ -482,6 +513,9 @@ class NodeServer(ChannelServer):
         self.send(command.holder, wire.ReclaimLease(command.lease_id, command.if_idle))
 
     def _lost(self, command: ev.ReportLost) -> None:
+        environments = self._environments
+        if environments is not None and environments.lost(command):
+            return
         self._tell(
             command.holder,
             wire.LeaseLost(
@@ -522,6 +556,8 @@ class NodeServer(ChannelServer):
         # Its last words go out before the news of its death.
         self.logs.drain(worker_id)
         self._created.pop(worker_id, None)
+        if self._environments is not None:
+            self._environments.exited(worker_id)
         executor = self.raylet.executors.by_id.get(worker_id)
         if executor is not None:
             self.config.remove_socket(executor.address)
@@ -582,6 +618,13 @@ _MESSAGES: dict[type, Handler] = {
     wire.Blocked: _S._blocked,
     wire.UpdateBacklog: _S._backlog,
     nodes.MoveRefused: _S._move_refused,
+    TaskEvents: lambda server, peer, message: server.event_files.take(message),
+    EnvironmentEntered: lambda server, peer, message: server.environments.entered(
+        peer, message
+    ),
+    PrepareEnvironment: lambda server, peer, message: server.environments.prepare(
+        message
+    ),
     wire.ActorCreated: _S._created_actor,
     wire.ActorFailed: _S._pass_on,
     wire.ActorExiting: _S._pass_on,

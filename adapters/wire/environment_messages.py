@@ -11,6 +11,7 @@ class PrepareEnvironment(Struct, array_like=True, tag=150):
     job_id: bytes
     #: As in RequestLease.
     runtime_env: str
+    env_vars: dict[str, str]
 
 
 class EnterEnvironment(Struct, array_like=True, tag=151):

@@ -276,6 +276,8 @@ class ActorClient:
         if update is not None and update.kind == "infeasible":
             text = f"The actor is not schedulable: {update.cause}"
             return failures.error_payload(exceptions.ActorUnschedulableError(text))
+        if update is not None and update.kind == "setup":
+            return failures.error_payload(exceptions.RuntimeEnvSetupError(update.cause))
         death = exceptions.ActorDeath(
             reason=update.cause if update is not None else "unknown cause",
             class_name=self.class_name,

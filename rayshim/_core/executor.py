@@ -27,6 +27,7 @@ from rayshim._core.peer import Peer
 from rayshim._core.running import CallContext, Runner
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
+from rayshim.adapters.wire.environment_messages import EnterEnvironment
 from rayshim.settings import Settings
 
 Work = tuple[Channel, m.TaskSpec]
@@ -66,6 +67,10 @@ class Executor:
         #: True while user code of the main thread may be interrupted.
         self.interruptible = False
         self._ticking = False
+        #: The runtime_env to be taken up before anything runs.
+        self.entering: EnterEnvironment | None = None
+        #: What :func:`main` got.
+        self.config: dict[str, Any] = {}
         #: ``CUDA_VISIBLE_DEVICES`` as the node has it: what GPU indices refer to.
         self._node_devices = os.environ.get(gpus.VARIABLE)
         peer.executor = self
@@ -79,6 +84,7 @@ class Executor:
                 m.StreamAck: self._on_stream_ack,
                 m.Interrupt: self._on_interrupt,
                 m.CreateActor: self._on_create_actor,
+                EnterEnvironment: self._on_enter,
             }
         )
 
@@ -119,6 +125,10 @@ class Executor:
             return list(lease.gpu_ids)
         visible = gpus.visible_devices({gpus.VARIABLE: listed})
         return gpus.device_ids(lease.gpu_ids, visible)
+
+    def _on_enter(self, channel: Channel, message: EnterEnvironment) -> None:
+        self.entering = message
+        self.lane.work_arrived()
 
     def _on_push(self, channel: Channel, push: m.PushTasks) -> None:
         self.runner.brought.arrived(push.specs)
@@ -169,6 +179,7 @@ class Executor:
                 error = exceptions.TaskCancelledError()
                 result = m.Result(task_id, [failures.error_payload(error)])
                 work[0].send(m.Results([result], 0.0))
+                self.runner.note_cancelled(work[1])
                 self.runner.brought.given_back(task_id)
                 break
 
@@ -196,6 +207,11 @@ class Executor:
         reactor = self.peer.reactor
         while True:
             reactor.wait(self._has_work)
+            if self.entering is not None:
+                from rayshim._core import runtime_env_entering
+
+                message, self.entering = self.entering, None
+                runtime_env_entering.enter(self, message)
             if self.actor is not None:
                 break
             if self.run:
@@ -205,7 +221,12 @@ class Executor:
         self._become_actor(self.actor)
 
     def _has_work(self) -> bool:
-        return bool(self.run) or self._may_leave() or self.actor is not None
+        return (
+            bool(self.run)
+            or self._may_leave()
+            or self.actor is not None
+            or self.entering is not None
+        )
 
     def _may_leave(self) -> bool:
         """Asked to leave, and nobody needs an object that lives here."""
@@ -351,6 +372,13 @@ class Executor:
             ref = self.peer.objects.adopt(object_id, owner)
         return ActorHandle(create.actor_id, meta, ref)
 
+    def any_lease(self) -> m.BindLease | None:
+        """What its calls may use; a process works for one lease at a time."""
+        for channel, lease in reversed(list(self.bindings.items())):
+            if not channel.closed:
+                return lease
+        return None
+
     def lease_of(self, channel: Channel) -> m.BindLease | None:
         """What the calls of a channel may use."""
         if self.actor is not None:
@@ -400,6 +428,8 @@ class Executor:
 
     def leave(self) -> None:
         """Send what is left and end the process."""
+        with self.peer.lock:
+            self.peer.call_log.send()
         self._send_answers()
         with contextlib.suppress(Exception):
             atexit._run_exitfuncs()
@@ -457,6 +487,9 @@ def main(config: dict[str, Any]) -> None:
     task_output.install()
     peer.labels = {"ray.io/node-id": config["node_id"], **config.get("labels", {})}
     executor = Executor(peer)
+    executor.config = config
+    if "entering" in config:
+        executor.entering = EnterEnvironment(*config["entering"])
     signal.signal(signal.SIGINT, executor.handle_signal)
     peer.reactor.on_interrupt = executor.take_interrupt
     peer.on_raylet_gone = functools.partial(os._exit, 0)

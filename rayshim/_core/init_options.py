@@ -12,6 +12,7 @@ from typing import Any
 from rayshim._core.addresses import cluster_address
 from rayshim._core.gpus import ACCELERATOR_TYPE, visible_devices
 from rayshim._core.node_labels import node_labels
+from rayshim._core.runtime_env_merge import runtime_env_fields
 from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
 from rayshim.settings import Settings
 
@@ -34,24 +35,7 @@ _UNSUPPORTED = {
     "storage": "pass absolute paths to what needs storage",
     "_cluster_id": "leave it out",
 }
-_RUNTIME_ENV_LATER = (
-    "working_dir",
-    "py_modules",
-    "py_executable",
-    "pip",
-    "uv",
-    "conda",
-    "container",
-    "image_uri",
-    "worker_process_setup_hook",
-    "nsight",
-    "rocprof_sys",
-    "java_jars",
-)
 
-    #: What executors set up for the job beside its environment: "logging" (a
-    #: ``LoggingConfig`` as a dict), "tracing" ("module:function").
-    job_setup: dict[str, Any] = field(default_factory=dict)
 
 @dataclass
 class InitOptions:
@@ -65,6 +49,9 @@ class InitOptions:
     env_vars: dict[str, str] = field(default_factory=dict)
     runtime_env: dict[str, Any] = field(default_factory=dict)
     log_to_driver: bool = True
+    #: What executors set up for the job beside its environment: "logging" (a
+    #: ``LoggingConfig`` as a dict), "tracing" ("module:function").
+    job_setup: dict[str, Any] = field(default_factory=dict)
     temp_dir: str | None = None
     settings: Settings = field(default_factory=Settings.from_environment)
 
@@ -96,8 +83,6 @@ class InitOptions:
         Raises:
             TypeError, ValueError, AssertionError, RuntimeError: as Ray does, naming
                 the parameter.
-        logging_config = more.pop("logging_config", None)
-        tracing = more.pop("_tracing_startup_hook", None)
             NotImplementedError: a parameter that is not supported, with what to do.
         """
         if local_mode:
@@ -111,6 +96,8 @@ class InitOptions:
         system_config = more.pop("_system_config", None)
         node_name = more.pop("_node_name", None)
         metrics_port = more.pop("_metrics_export_port", None)
+        logging_config = more.pop("logging_config", None)
+        tracing = more.pop("_tracing_startup_hook", None)
         more.pop("_skip_env_hook", None)
         node_ip = more.pop("_node_ip_address", None)
         if node_ip not in (None, "127.0.0.1", "localhost"):
@@ -151,9 +138,6 @@ class InitOptions:
             options.settings = dataclasses.replace(
                 options.settings,
                 object_store_limit_bytes=store_limit(
-            logging_config = logging_config or getattr(
-                job_config, "py_logging_config", None
-            )
                     object_store_memory, *_machine_memory(), free_shm_bytes()
                 ),
             )
@@ -167,6 +151,9 @@ class InitOptions:
         if job_config is not None:
             namespace = namespace or getattr(job_config, "ray_namespace", None)
             env = env or getattr(job_config, "runtime_env", None)
+            logging_config = logging_config or getattr(
+                job_config, "py_logging_config", None
+            )
         options.namespace = _namespace(namespace)
         options.runtime_env = runtime_env_fields(env)
         options.env_vars = dict(options.runtime_env.get("env_vars") or {})
@@ -176,39 +163,6 @@ class InitOptions:
         if configure_logging and not logging_config:
             _configure_logging(logging_level, logging_format)
         return options
-
-
-def runtime_env_fields(env: Any) -> dict[str, Any]:
-    """A runtime_env as a plain dict, checked.
-
-    Raises:
-        TypeError: it is no mapping, or an ``env_vars`` entry is no text.
-        NotImplementedError: a field that this version does not build.
-    """
-    if env is None:
-        return {}
-    if hasattr(env, "to_dict"):
-        env = env.to_dict()
-    if not isinstance(env, dict):
-        raise TypeError(f"runtime_env must be a dict or RuntimeEnv, not {type(env)}")
-    for name in _RUNTIME_ENV_LATER:
-        if env.get(name):
-            raise NotImplementedError(
-                f"runtime_env field {name!r} is not supported yet; install what the "
-                "program needs in the environment of this process, which executors "
-                "share (env_vars is supported)"
-            )
-    variables = env.get("env_vars")
-    if variables is not None:
-        if not isinstance(variables, dict):
-            raise TypeError(f"env_vars must be a dict of text, not {type(variables)}")
-        for key, value in variables.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise TypeError(
-                    f"env_vars must map text to text, got {key!r}: {value!r} "
-                    f"({type(value).__name__})"
-                )
-    return dict(env)
 
 
 def _with_dashboard(
@@ -317,26 +271,6 @@ def _accelerator_type(resources: dict[str, float]) -> str:
     return ""
 
 
-def _job_setup(logging_config: Any, tracing: Any) -> dict[str, Any]:
-    setup: dict[str, Any] = {}
-    if logging_config is not None:
-        from rayshim.job_config import LoggingConfig
-
-        if not isinstance(logging_config, LoggingConfig):
-            raise TypeError(
-                f"logging_config must be a LoggingConfig, not {type(logging_config)}"
-            )
-        setup["logging"] = logging_config.to_dict()
-    if tracing is not None:
-        is_place = isinstance(tracing, str) and tracing.count(":") == 1
-        if not is_place:
-            raise ValueError(
-                f"_tracing_startup_hook is 'module:function', not {tracing!r}"
-            )
-        setup["tracing"] = tracing
-    return setup
-
-
 def _machine_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -381,6 +315,26 @@ def _shm_bytes(default: int) -> int:
     except OSError:
         return default
     return int(stat.f_bavail * stat.f_frsize * 0.95)
+
+
+def _job_setup(logging_config: Any, tracing: Any) -> dict[str, Any]:
+    setup: dict[str, Any] = {}
+    if logging_config is not None:
+        from rayshim.job_config import LoggingConfig
+
+        if not isinstance(logging_config, LoggingConfig):
+            raise TypeError(
+                f"logging_config must be a LoggingConfig, not {type(logging_config)}"
+            )
+        setup["logging"] = logging_config.to_dict()
+    if tracing is not None:
+        is_place = isinstance(tracing, str) and tracing.count(":") == 1
+        if not is_place:
+            raise ValueError(
+                f"_tracing_startup_hook is 'module:function', not {tracing!r}"
+            )
+        setup["tracing"] = tracing
+    return setup
 
 
 def _configure_logging(level: Any, text_format: str | None) -> None:

@@ -40,6 +40,7 @@ from rayshim.adapters.wire.reactor import MAX_FRAME_BYTES, Reactor
 from rayshim.settings import Settings
 
 if TYPE_CHECKING:
+    from rayshim._core.event_log import CallLog
     from rayshim._core.executor import Executor
     from rayshim._core.pending_notices import PendingNotices
     from rayshim._core.wait_reports import WaitReports
@@ -115,6 +116,8 @@ class Peer:
         self.ended = False
         #: Environment of the whole job, which each call's own one is laid over.
         self.job_env: dict[str, str] = {}
+        #: The rest of it, as in ``RequestLease.runtime_env``.
+        self.runtime_env_text = ""
         #: What executors of a cluster need to know of the driver of the job.
         self.job_blob = b""
         #: The runtime_env of the job (driver) or lease (executor).
@@ -160,6 +163,7 @@ class Peer:
         #: Scheduling classes and actors of which it was explained why they wait.
         self.explained: set[Any] = set()
         self._notices: PendingNotices | None = None
+        self._call_log: CallLog | None = None
         self._looks_at_pending = role != "driver" or settings.pending_warn_s <= 0
         self._unique = itertools.count(int.from_bytes(os.urandom(7), "little") << 8)
         self.nodes = NodeDirectory(self)
@@ -236,6 +240,15 @@ class Peer:
             channel.sock.close()
         if self._listener is not None:
             self._listener.close()
+
+    @property
+    def call_log(self) -> CallLog:
+        """Notes calls that end; made when the first one fails, in a driver."""
+        if self._call_log is None:
+            from rayshim._core.event_log import CallLog
+
+            self._call_log = CallLog(self)
+        return self._call_log
 
     # -- channels ----------------------------------------------------------------
 

@@ -168,6 +168,7 @@ def lease_template(
     resources: dict[str, float],
     env_vars: dict[str, str],
     place: Place,
+    runtime_env: str = "",
 ) -> m.RequestLease:
     """A lease request without an id, for one scheduling class."""
     amounts = ", ".join(f"{key}: {value:g}" for key, value in resources.items())
@@ -186,4 +187,5 @@ def lease_template(
         place.soft,
         place.strategy,
         labels=list(place.labels),
+        runtime_env=runtime_env,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import importlib
 import logging
 import os
@@ -19,8 +20,10 @@ from rayshim import exceptions
 from rayshim._core import current, job_setup, session_folders
 from rayshim._core.init_options import InitOptions
 from rayshim._core.node_launch import NodeProcess, node_config
+from rayshim._core.runtime_env_merge import set_for_job
 
 if TYPE_CHECKING:
+    from rayshim._core.logprint import LogPrinter
     from rayshim._core.peer import Peer
 
 logger = logging.getLogger("rayshim")
@@ -44,7 +47,7 @@ class Session:
         self.dashboard_url = ""
         self._process: NodeProcess | None = None
         self._previous_sigint: Any = None
-        self._log_printer: Any = None
+        self._log_printer: LogPrinter | None = None
         self._leave_notebook: Callable[[], None] | None = None
 
     # -- start -------------------------------------------------------------------
@@ -116,6 +119,12 @@ class Session:
         self._start_logs(peer)
         peer.start()
         peer.reactor.start("rayshim-io")
+        try:
+            set_for_job(peer, self.options.runtime_env)
+        except BaseException:
+            self.peer = None
+            peer.close()
+            raise
         self._install_sigint(peer)
         current.set_peer(peer)
         if "ipykernel" in sys.modules:
@@ -131,10 +140,21 @@ class Session:
 
     def _start_logs(self, peer: Peer) -> None:
         if self.options.log_to_driver:
-            from rayshim._core.logprint import LogPrinter
+            self.log_printer()
 
-            self._log_printer = LogPrinter(peer, peer.settings.log_fold_s)
-            peer.on_log = self._log_printer.accept
+    def log_printer(self) -> LogPrinter:
+        """Shows what executors print; made when it is first asked for."""
+        if self._log_printer is None:
+            from rayshim._core.logprint import DriverLog, LogPrinter
+
+            assert self.peer is not None
+            shown = DriverLog.from_environment(self.peer.settings.log_fold_s)
+            if "logging" in self.options.job_setup:
+                # Lines say where they come from themselves.
+                shown = dataclasses.replace(shown, prefix=False)
+            self._log_printer = LogPrinter(self.peer, shown)
+            self.peer.on_log = self._log_printer.accept
+        return self._log_printer
 
     def _install_sigint(self, peer: Peer) -> None:
         if threading.current_thread() is not threading.main_thread():
