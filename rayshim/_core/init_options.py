@@ -12,6 +12,7 @@ from typing import Any
 from rayshim._core.addresses import cluster_address
 from rayshim._core.gpus import ACCELERATOR_TYPE, visible_devices
 from rayshim._core.node_labels import node_labels
+from rayshim._core.runtime_env_merge import runtime_env_fields
 from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
 from rayshim.settings import Settings
 
@@ -34,20 +35,6 @@ _UNSUPPORTED = {
     "storage": "pass absolute paths to what needs storage",
     "_cluster_id": "leave it out",
 }
-_RUNTIME_ENV_LATER = (
-    "working_dir",
-    "py_modules",
-    "py_executable",
-    "pip",
-    "uv",
-    "conda",
-    "container",
-    "image_uri",
-    "worker_process_setup_hook",
-    "nsight",
-    "rocprof_sys",
-    "java_jars",
-)
 
 
 @dataclass
@@ -176,39 +163,6 @@ class InitOptions:
         if configure_logging and not logging_config:
             _configure_logging(logging_level, logging_format)
         return options
-
-
-def runtime_env_fields(env: Any) -> dict[str, Any]:
-    """A runtime_env as a plain dict, checked.
-
-    Raises:
-        TypeError: it is no mapping, or an ``env_vars`` entry is no text.
-        NotImplementedError: a field that this version does not build.
-    """
-    if env is None:
-        return {}
-    if hasattr(env, "to_dict"):
-        env = env.to_dict()
-    if not isinstance(env, dict):
-        raise TypeError(f"runtime_env must be a dict or RuntimeEnv, not {type(env)}")
-    for name in _RUNTIME_ENV_LATER:
-        if env.get(name):
-            raise NotImplementedError(
-                f"runtime_env field {name!r} is not supported yet; install what the "
-                "program needs in the environment of this process, which executors "
-                "share (env_vars is supported)"
-            )
-    variables = env.get("env_vars")
-    if variables is not None:
-        if not isinstance(variables, dict):
-            raise TypeError(f"env_vars must be a dict of text, not {type(variables)}")
-        for key, value in variables.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise TypeError(
-                    f"env_vars must map text to text, got {key!r}: {value!r} "
-                    f"({type(value).__name__})"
-                )
-    return dict(env)
 
 
 def _with_dashboard(
