@@ -54,7 +54,7 @@ def test_package_data_exists() -> None:
     data = setuptools_table()["package-data"]
     for package, files in data.items():  # type: ignore[attr-defined]
         for file in files:
-            assert (SOURCE_FOLDERS[package] / file).is_file()
+            assert any(SOURCE_FOLDERS[package].glob(file))
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
