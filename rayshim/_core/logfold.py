@@ -52,7 +52,8 @@ class LogFolder:
         """Take in one line.
 
         Args:
-            name: who printed it, as in ``(f pid=3)``; ``line`` follows after a space.
+            name: who printed it, as in ``(f pid=3)``; ``line`` follows after a space, or
+                stands alone if it is empty.
             line: without its newline.
             stream: "out" or "err"; their lines are never alike.
             now: seconds, not decreasing.
@@ -61,21 +62,21 @@ class LogFolder:
             The lines to print now, complete.
         """
         if not self._enabled:
-            return [f"{name} {line}"]
+            return [joined(name, line)]
         due = self.flush(now)
         if not line or line.isspace():
-            return [*due, f"{name} {line}"]
+            return [*due, joined(name, line)]
         key = (stream, _NUMBERS.sub("", line))
         kind = self._kinds.get(key)
         if kind is None:
             self._kinds[key] = _Kind(name, now)
-            return [*due, f"{name} {line}"]
+            return [*due, joined(name, line)]
         if kind.first_source == name and not kind.count:
-            return [*due, f"{name} {line}"]
+            return [*due, joined(name, line)]
         if not kind.count:
             self._pending_kinds += 1
         kind.count += 1
-        kind.last = f"{name} {line}"
+        kind.last = joined(name, line)
         return due
 
     def flush(self, now: float) -> list[str]:
@@ -106,3 +107,8 @@ class LogFolder:
             self._is_hint_given = True
             text += _HINT
         return text
+
+
+def joined(name: str, line: str) -> str:
+    """A line as it is printed."""
+    return f"{name} {line}" if name else line
