@@ -2,8 +2,9 @@
 
 The first line of its input is an :class:`Order`. Each line of its output is a
 :class:`Told`: lines for people, and one with the context or an error in the end. Then
-it keeps its locks until its input ends, so that the raylet can take over. It is a process
-of its own since it may have to be killed, and since a node's event loop must go on.
+it keeps its locks until its input ends, so that the raylet can take over. It is a
+process of its own since it may have to be killed, and since a node's event loop must go
+on.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def main() -> None:
     try:
         context = builder.build()
     except SetupFailed as failure:
-        tell(Told(error=str(failure)))
+        tell(Told(error=str(failure) or "it failed without a word"))
     except Exception as error:
         tell(Told(error=f"{type(error).__name__}: {error}"))
     else:

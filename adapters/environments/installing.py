@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rayshim.adapters.environments.context import SetupFailed
+from rayshim.adapters.processes.lifeline import die_with_parent
 
 Log = Callable[[str], None]
 
@@ -113,6 +115,8 @@ def run(command: list[str], *, cwd: str, log: Log) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            # It must not go on in a folder that nobody waits for any more.
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
         )
     except OSError as error:
         raise SetupFailed(f"cannot run {command[0]}: {error}") from error

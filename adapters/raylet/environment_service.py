@@ -233,12 +233,12 @@ class EnvironmentService:
             await process.stdin.drain()
             while line := await process.stdout.readline():
                 told = msgspec.json.decode(line, type=Told)
-                if told.log:
+                if told.error:
+                    return told.error
+                if told.context is None:
                     environment.last_lines.append(told.log)
                     del environment.last_lines[: -_LAST_LINES * 3]
                     self._show(environment, process.pid, told.log)
-                elif told.context is None:
-                    return told.error or "it failed without a word"
                 elif self._take_over(environment, told.context):
                     return ""
                 else:

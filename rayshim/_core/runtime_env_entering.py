@@ -2,8 +2,8 @@
 
 It happens once, in the main thread, before the first lease is told to anybody. Most
 environments only need paths. One with another interpreter, or with packages of which
-the executor has others loaded already, needs a fresh process: the executor becomes one by
-``exec``, under its own process id, and says hello to its raylet again.
+the executor has others loaded already, needs a fresh process: the executor becomes one
+by ``exec``, under its own process id, and says hello to its raylet again.
 """
 
 from __future__ import annotations

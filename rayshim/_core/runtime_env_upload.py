@@ -1,7 +1,8 @@
 """What a runtime_env refers to on the driver's machine, handed to the cluster.
 
 :func:`prepare` gives a runtime_env that means the same on every node: folders,
-archives, modules and functions are replaced by names of packages that the cluster keeps.
+archives, modules and functions are replaced by names of packages that the cluster
+keeps.
 """
 
 from __future__ import annotations
