@@ -38,6 +38,16 @@ def begin(peer: Peer, setup: dict[str, Any]) -> None:
     peer.job_blob = json.dumps(setup).encode()
 
 
+def end() -> None:
+    """Take back what the next session of this process must not have."""
+    hooks = sys.modules.get("rayshim._core.trace_hooks")
+    if hooks is not None:
+        hooks.end()
+    registry = sys.modules.get("rayshim._core.metric_registry")
+    if registry is not None:
+        registry.registry.flush()
+
+
 def enter(peer: Peer, job_blob: bytes) -> None:
     """Set an executor up for a job."""
     facts = json.loads(job_blob)

@@ -177,6 +177,7 @@ class Session:
         """Stop everything that belongs to the session. Idempotent."""
         peer = self.peer
         if peer is not None:
+            job_setup.end()
             try:
                 self._end_remote()
             finally:

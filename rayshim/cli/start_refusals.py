@@ -32,7 +32,7 @@ _REFUSED = {
         "leave it out: what processes write is in the logs folder of their session "
         "(`rayshim logs`)"
     ),
-    "--tracing-startup-hook=": "start the tracer in a task or an actor",
+    "--tracing-startup-hook=": "pass init(_tracing_startup_hook=) in each driver",
     "--ray-debugger-external": (
         "leave it out: use a debugger in the task, or forward its port with ssh"
     ),
