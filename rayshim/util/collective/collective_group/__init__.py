@@ -1,0 +1,1 @@
+"""Groups of processes, one module for each backend."""
