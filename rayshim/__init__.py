@@ -42,6 +42,8 @@ _NAMES = {
     "DynamicObjectRefGenerator": "rayshim._core.generators",
     "get_runtime_context": "rayshim.runtime_context",
     "LoggingConfig": "rayshim.job_config",
+    "client": "rayshim.client_builder",
+    "ClientBuilder": "rayshim.client_builder",
     "install_as_ray": "rayshim.dropin",
     "Language": "rayshim.cross_language",
     "cpp_function": "rayshim.cross_language",
@@ -61,6 +63,7 @@ _MODULES = frozenset(
     (
         "actor",
         "autoscaler",
+        "client_builder",
         "cloudpickle",
         "dag",
         "cross_language",

@@ -55,8 +55,10 @@ def init(
     """Start a session on this machine.
 
     Args:
-        address: None or "local" for a session of its own; "auto" or "host:port" to
-            join a cluster of this host. None takes RAY_ADDRESS if that is set.
+        address: "local" for a session of its own; "auto", "host:port" or
+            "ray://host:port" to join a cluster, from any host that has its token.
+            None takes RAY_ADDRESS, else the cluster of `rayshim start` on this host,
+            else a session of its own.
         num_cpus: CPUs of the node, >= 0; default: those this process may use.
         num_gpus: GPUs of the node; default: those visible.
         resources: custom resource name -> amount.
@@ -126,7 +128,12 @@ def init(
         proxy_server_url=proxy_server_url,
         **kwargs,
     )
-    return RayContext(sessions.open_session(options))
+    opened = sessions.open_session(options)
+    if options.address.startswith("ray://"):
+        from rayshim.client_builder import ClientContext
+
+        return ClientContext.of_session(opened)
+    return RayContext(opened)
 
 
 def shutdown(

@@ -23,6 +23,9 @@ STORE_FRACTION = 0.3
 
 #: Parameters that belong to later stages -> what to do instead.
 _UNSUPPORTED = {
+    "allow_multiple": "use a process for each cluster: a process has one session",
+    "_credentials": "leave it out: the cluster's token lets drivers in",
+    "_metadata": "leave it out: there is no gRPC that would carry it",
     "enable_resource_isolation": "limit the process with a cgroup of its own",
     "cgroup_path": "limit the process with a cgroup of its own",
     "system_reserved_cpu": "pass a smaller num_cpus",

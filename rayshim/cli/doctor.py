@@ -1,4 +1,4 @@
-"""``rayshim doctor``: what of this host, and of a cluster, is likely to cause trouble."""
+"""``rayshim doctor``: what of this host, or of a cluster, may cause trouble."""
 
 from __future__ import annotations
 
