@@ -13,6 +13,8 @@ from rayshim.adapters.wire.oneshot import OneShot
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from rayshim.jobs.manager import JobManager
+
 #: Seconds for one answer of the control service.
 LIMIT_S = 30.0
 #: Connections to it that are kept for the next questions.
@@ -38,6 +40,8 @@ class DashboardContext:
         self._links: list[OneShot] = []
         self._driver_lock = threading.Lock()
         self._driver: ModuleType | None = None
+        #: The jobs of the cluster, once the routes of jobs are there.
+        self.jobs: JobManager | None = None
 
     async def ask(self, method: str, payload: Any = None) -> Any:
         """The control service's answer to a request (docs/design.md).
@@ -122,7 +126,16 @@ class DashboardContext:
                     ignore_reinit_error=True,
                 )
                 self._driver = rayshim
+                self._hide_own_job()
             return self._driver
+
+    def _hide_own_job(self) -> None:
+        """This process is no job of anybody's."""
+        from rayshim._core import session
+        from rayshim.jobs.records import Records
+
+        if session.session is not None:
+            Records(self.ask_now).set_driver(session.session.job_id.hex(), "")
 
 
 def _plain(value: Any) -> Any:
