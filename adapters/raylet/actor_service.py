@@ -63,6 +63,8 @@ class ActorService:
         self.machine = act.ActorManager()
         #: Called with ids of actors that changed, before anybody hears of it.
         self.on_change: Callable[[Iterable[bytes]], None] | None = None
+        #: Called with ids of actors that may have changed, for those who look on.
+        self.on_news: Callable[[Iterable[bytes]], None] | None = None
         #: Called with an actor that is remembered no more.
         self.on_forget: Callable[[bytes], None] | None = None
         #: Actor id -> what else is known of it.
@@ -357,6 +359,8 @@ class ActorService:
         commands = self.machine.handle(event, self._server.now())
         if self.on_change is not None and not known:
             self.on_change([message.actor_id])
+        if self.on_news is not None:
+            self.on_news([message.actor_id])
         for command in commands:
             if isinstance(command, acts.Refuse):
                 if not known:
@@ -415,6 +419,9 @@ class ActorService:
             self.on_change([*named, *(command.actor_id for command in commands)])
         for command in commands:
             _COMMANDS[type(command)](self, command)
+        if self.on_news is not None:
+            named = [getattr(event, "actor_id", b"")]
+            self.on_news([*named, *(command.actor_id for command in commands)])
 
     def _place(self, command: acts.Place) -> None:
         spec = self.machine.actors[command.actor_id].spec

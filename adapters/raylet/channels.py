@@ -19,6 +19,7 @@ from rayshim.adapters.wire.codec import Message
 from rayshim.adapters.wire.metric_messages import ReportMetrics
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.event_service import EventService
     from rayshim.adapters.raylet.metric_service import MetricService
     from rayshim.adapters.raylet.questions import Questions
     from rayshim.adapters.raylet.wait_service import WaitService
@@ -89,6 +90,7 @@ class ChannelServer:
         self.metrics_door = MetricsDoor(self)
         self._handlers[ReportMetrics] = _report_metrics
         self._questions: Questions | None = None
+        self._event_files: EventService | None = None
         self._handlers[Told] = lambda server, peer, told: self.questions.told(told)
 
     @property
@@ -100,12 +102,25 @@ class ChannelServer:
             self._questions = Questions(self)
         return self._questions
 
+    @property
+    def event_files(self) -> EventService:
+        """Keeps what happened; made at the first event."""
+        if self._event_files is None:
+            from rayshim.adapters.raylet.event_service import EventService
+
+            self._event_files = EventService(self.config)
+        return self._event_files
+
     async def listen(self, *listeners: socket.socket | None) -> None:
         """Serves bound sockets."""
         for listener in listeners:
             if listener is not None:
                 server = await aio.serve(
-                    listener, self.token, self._message, self._closed
+                    listener,
+                    self.token,
+                    self._message,
+                    self._closed,
+                    self.config.credentials(),
                 )
                 self._servers.append(server)
 

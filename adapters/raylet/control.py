@@ -14,6 +14,7 @@ from rayshim.adapters.raylet import node_rows, package_store, reachability
 from rayshim.adapters.raylet.actor_service import ActorService
 from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.engine_service import EngineService
+from rayshim.adapters.raylet.event_log import EventLog
 from rayshim.adapters.raylet.groups import Deferred, GroupService
 from rayshim.adapters.raylet.head_leases import LeasePlacer
 from rayshim.adapters.raylet.head_nodes import NodeDirectory
@@ -110,6 +111,8 @@ class ControlService:
         self.groups.actors = self.actors
         self.placer.on_refused = self.actors.refused
         self.nodes.on_settled.append(self.groups.settled)
+        #: Takes note of what happens to nodes, jobs, actors and groups.
+        self.event_log = EventLog(self, server)
         self._why: WhyService | None = None
         self.infeasible = Infeasible(self, server)
         self._autoscaler_notes: AutoscalerNotes | None = None
@@ -192,6 +195,7 @@ class ControlService:
 
     def start(self) -> None:
         """Looks at limits of time from now on, if other nodes may join."""
+        self._server.metrics_door.watch(self.nodes)
         if self._server.config.listen_ip:
             self._look()
 
@@ -211,6 +215,8 @@ class ControlService:
 
     def peer_came(self, peer: Peer) -> None:
         """A peer said hello."""
+        if peer.role == "driver":
+            self.event_log.driver_came(peer)
         if self.state is not None:
             self.state.owner_came(peer.address)
             if peer.role == "driver":
@@ -229,6 +235,7 @@ class ControlService:
         self.actors.peer_gone(peer.address)
         self.groups.peer_left(peer)
         if peer.role == "driver":
+            self.event_log.driver_left(peer)
             self.job_gone(peer.job_id)
 
     def job_gone(self, job_id: bytes) -> None:
@@ -458,6 +465,11 @@ class ControlService:
             return self.infeasible.group_rows(self.groups.rows())
         raise ValueError(f"there is no state of kind {kind!r}")
 
+    def _state_rows(self, peer: Peer, message: wire.Request) -> list[dict[str, Any]]:
+        from rayshim.adapters.raylet import state_rows
+
+        return state_rows.answer(self, message.payload)
+
     def _end(self, peer: Peer, message: wire.Request) -> None:
         self._shutdown = (peer, message.request_id)
         self._server.end("the driver asked for it")
@@ -497,7 +509,11 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "why": lambda self, peer, message: self.why.request(peer, message),
     "cluster_info": _C._cluster_info,
     "state": _C._state,
+    "state_rows": _C._state_rows,
     "head_metrics": _head_metrics,
+    "metrics_targets": lambda self, peer, message: (
+        self._server.metrics_door.targets()
+    ),
     "dask_address": lambda self, peer, message: self.engine.wait(peer, message),
     "shutdown": _C._end,
     "kv_put": lambda self, peer, message: self.values.put(message.payload),

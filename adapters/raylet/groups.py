@@ -112,6 +112,8 @@ class GroupService:
         self.actors: ActorService
         #: Called with a group that changed, before anybody hears of it.
         self.on_change: Callable[[pg.Group], None] | None = None
+        #: The same, for those who look on.
+        self.on_news: Callable[[pg.Group], None] | None = None
         self._respond = respond
         self.machine = pg.PlacementGroups()
         self._notices = GroupNotices(server, self.machine, self._views)
@@ -151,6 +153,8 @@ class GroupService:
             return  # It came twice.
         if self.on_change is not None:
             self.on_change(self.machine.groups[args.id])
+        if self.on_news is not None:
+            self.on_news(self.machine.groups[args.id])
         if self._feed is not None and not self._nodes.is_cluster:
             self._try_alone(args.id)
         else:
@@ -383,6 +387,11 @@ class GroupService:
                 if self._waiters:
                     self._report(command.group)
                 self._nodes.changed()
+        if self.on_news is not None:
+            for group_id in dict.fromkeys(command.group for command in commands):
+                group = self.machine.groups.get(group_id)
+                if group is not None:
+                    self.on_news(group)
 
     def _reserve(self, command: pg.ReserveBundles) -> None:
         node = self._nodes.find(command.node_id)

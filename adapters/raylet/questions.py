@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: Question to a node -> "module:function", called as ``function(server, payload)``;
 #: it returns bytes, or something to await that gives them.
 ANSWERS: dict[str, str] = {
+    "calls": "rayshim.adapters.raylet.event_service:calls",
+    "workers": "rayshim.adapters.raylet.worker_lives:rows",
     "list_logs": "rayshim.adapters.raylet.log_reading:list_logs",
     "metrics": "rayshim.adapters.raylet.metric_service:answer",
     "read_log": "rayshim.adapters.raylet.log_reading:read_log",

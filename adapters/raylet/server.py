@@ -19,14 +19,15 @@ from rayshim.adapters.raylet.local_requests import LocalRequests
 from rayshim.adapters.raylet.logs import LogRelay
 from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.raylet.refusals import refused_here
+from rayshim.adapters.raylet.worker_lives import WorkerLives
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.codec import Message
-from rayshim.adapters.wire.event_messages import TaskEvents
 from rayshim.adapters.wire.environment_messages import (
     EnvironmentEntered,
     PrepareEnvironment,
 )
+from rayshim.adapters.wire.event_messages import TaskEvents
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import spillback
 from rayshim.lineage.labels import matches
@@ -93,6 +94,8 @@ class NodeServer(ChannelServer):
             on_gone=lambda: self.end("the fork server is gone"),
         )
         self._handlers.update(_MESSAGES)
+        #: The executors of this node, those too that ended lately.
+        self.lives = WorkerLives()
         self._pending: deque[Any] = deque()
         self._is_feeding = False
         self.logs = LogRelay(config, self._lines, self._is_congested)
@@ -135,6 +138,7 @@ class NodeServer(ChannelServer):
                 self.join_message(), LocalNode(self), self.raylet
             )
             self.control.local = self
+            self.control.event_log.node_joined(self.control.nodes.known[config.node_id])
             self._handlers.update(self.control.handlers())
             self.head = LocalHead(self.control, config.node_id)
 
@@ -550,6 +554,7 @@ class NodeServer(ChannelServer):
     # Processes.
 
     def _forked(self, worker_id: bytes, pid: int, out: int, err: int) -> None:
+        self.lives.began(worker_id, pid)
         self.logs.add(worker_id, pid, out, err)
 
     def _exited(self, worker_id: bytes, pid: int, reason: str, code: int) -> None:
@@ -562,6 +567,8 @@ class NodeServer(ChannelServer):
         if executor is not None:
             self.config.remove_socket(executor.address)
         killed = self.memory.reason(worker_id) if self.memory is not None else ""
+        is_memory = bool(killed)
+        self.lives.ended(worker_id, pid, killed or reason, code, is_memory=is_memory)
         self.feed(ev.ExecutorExited(worker_id, killed or reason, code, bool(killed)))
 
     def _lines(

@@ -8,6 +8,7 @@ import msgspec
 
 from rayshim.adapters.wire import ask_messages as a
 from rayshim.adapters.wire import environment_messages as e
+from rayshim.adapters.wire import event_messages as ev
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
 from rayshim.adapters.wire import why_messages as w
@@ -95,6 +96,7 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
     e.EnvironmentEntered,
     a.Ask,
     a.Told,
+    ev.TaskEvents,
     ReportMetrics,
 ]
 

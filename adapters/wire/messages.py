@@ -101,6 +101,8 @@ class TaskSpec(Struct, array_like=True, gc=False):
     backpressure: int = -1
     #: Calls after which the executor leaves; 0 for no limit.
     max_calls: int = 0
+    #: The call that made this one; empty for a driver.
+    parent: bytes = b""
 
 
 class Result(Struct, array_like=True, gc=False):

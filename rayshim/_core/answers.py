@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 #: Question -> "module:function", called as ``function(peer, payload)`` under the lock
 #: of the process; it returns bytes, soon.
 ANSWERS: dict[str, str] = {
+    "about_process": "rayshim._core.live_calls:about_process",
+    "calls": "rayshim._core.live_calls:answer",
+    "objects": "rayshim._core.held_objects:answer",
     "collect_garbage": "rayshim._core.garbage:collect",
     "stack": "rayshim._core.stacks:answer",
 }

@@ -123,6 +123,7 @@ class ExecutorDeaths:
             record.lends = []
             if record.has_ended:
                 continue  # the own node died first, and every call with it
+            attempt = record.attempt
             # They run in order: only the first may have started.
             if lost.out_of_memory and position == 0:
                 limit = self._peer.settings.task_oom_retries
@@ -137,6 +138,8 @@ class ExecutorDeaths:
                 )
             else:
                 record.spec.attempt = record.attempt
+                if position == 0:
+                    self._peer.call_log.never_ran(record, None, attempt=attempt)
                 if lost.out_of_memory and position == 0:
                     self._run_later(record, lost)
                 else:

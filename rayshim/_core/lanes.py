@@ -156,6 +156,7 @@ class ThreadLane:
         if waiting is not None and waiting.cancelled:
             executor.running.pop(spec.task_id, None)
             result = executor.runner.cancelled(channel, spec)
+            executor.runner.note_end(waiting)
         else:
             result = executor.runner.run(channel, spec)
         executor.hold(channel, result)
@@ -281,6 +282,7 @@ class AsyncLane:
         current.call.set(context)
         try:
             async with semaphore:
+                context.begun = time.time()
                 result = await self._invoke(context)
         except asyncio.CancelledError:
             result = runner.cancelled(channel, spec)
@@ -288,6 +290,7 @@ class AsyncLane:
             result = runner.cancelled(channel, spec)
         finally:
             executor.running.pop(spec.task_id, None)
+            runner.note_end(context)
         if not self._answers:
             assert self._loop is not None
             self._loop.call_soon(self._flush)

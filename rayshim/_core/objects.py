@@ -327,6 +327,8 @@ class ObjectPlane:
                 serialized.stream,
                 tuple(map(bytes, serialized.buffers)),
             )
+            if self._peer.tasks.records_sites:
+                call_site = call_site or failures.call_site()
             if len(dropped) > 100:
                 self.collect()
         with peer.lock:

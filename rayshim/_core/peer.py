@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,7 +36,7 @@ from rayshim.adapters.shm.store import SegmentStore
 from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire import node_messages as n
-from rayshim.adapters.wire.channel import Channel
+from rayshim.adapters.wire.channel import Channel, Stream
 from rayshim.adapters.wire.reactor import MAX_FRAME_BYTES, Reactor
 from rayshim.settings import Settings
 
@@ -125,6 +126,10 @@ class Peer:
         #: Labels of the node.
         self.labels: dict[str, str] = {}
         self.reactor = Reactor(token, self)
+        if settings.tls_ca and (listen_ip or control_address):
+            from rayshim.adapters.wire import tls
+
+            self.reactor.credentials = tls.of_settings(asdict(settings))
         if listen_ip:
             self.reactor.home = node_id[:8]
             self.reactor.sockets_dir = os.path.dirname(self.socket_path)
@@ -257,7 +262,7 @@ class Peer:
         self._handlers.update(handlers)
 
     def connect(
-        self, address: str, role: str = "", sock: socket.socket | None = None
+        self, address: str, role: str = "", sock: Stream | None = None
     ) -> Channel:
         """The channel to a process, opened if there is none (under the lock).
 
@@ -276,8 +281,9 @@ class Peer:
             dead = self.nodes.dead_node_of(address)
             if dead is not None:
                 raise ConnectionError(f"node {dead.node_id[:8]} died: {dead.death}")
-            sock = self.reactor.open_socket(address) if sock is None else sock
-            channel = self.reactor.adopt(sock, address)
+            channel = self.reactor.adopt(
+                sock or self.reactor.open_socket(address), address
+            )
             self._channels[address] = channel
             role = role or self.role
             channel.send(

@@ -10,10 +10,11 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
-from rayshim._core import current, failures
+from rayshim._core import current, event_log, failures
 from rayshim._core.arguments import ALL_ARGUMENTS, brings_references
 from rayshim._core.brought import BroughtReferences
 from rayshim._core.locating import ArgumentsLost, NotHere
@@ -38,6 +39,7 @@ class CallContext:
 
     __slots__ = (
         "async_task",
+        "begun",
         "cancelled",
         "channel",
         "consumed",
@@ -54,6 +56,8 @@ class CallContext:
         self.spec = spec
         self.task_id = spec.task_id
         self.lease = lease
+        #: When it began to run, seconds since the epoch; 0 before.
+        self.begun = 0.0
         self.cancelled = False
         self.async_task: asyncio.Task[Any] | None = None
         #: Items of its stream that were consumed; -1 when nobody wants more.
@@ -87,6 +91,8 @@ class Runner:
         self._calls: dict[bytes, int] = {}
         self._shown_name = ""
         self.brought = BroughtReferences(self._peer)
+        self._log = self._peer.call_log
+        self._note = self._log.noted.append
 
     def register(self, function: m.RegisterFunction) -> None:
         """Take in a function for later calls."""
@@ -111,7 +117,9 @@ class Runner:
                 if context.cancelled and self._executor.actor is not None:
                     # A method that was asked to stop: what it returned is not wanted.
                     del value
-                    payload = failures.error_payload(exceptions.TaskCancelledError())
+                    refusal = exceptions.TaskCancelledError()
+                    payload = failures.error_payload(refusal)
+                    self._log.failed(spec, "TASK_CANCELLED", str(refusal))
                     with self._peer.lock:
                         kept = self.kept(channel, spec)
                     return m.Result(spec.task_id, [payload], kept)
@@ -155,6 +163,7 @@ class Runner:
     def _enter(self, context: CallContext) -> Any:
         """Make a call the running one of this thread; the token is for the end."""
         self._executor.running[context.task_id] = context
+        context.begun = time()
         token = current.call.set(context)
         self._show_name(context.spec)
         return token
@@ -162,6 +171,21 @@ class Runner:
     def _exit(self, context: CallContext, token: Any) -> None:
         current.call.reset(token)
         self._executor.running.pop(context.task_id, None)
+        self.note_end(context)
+
+    def note_cancelled(self, spec: m.TaskSpec) -> None:
+        """The same, of one that was taken back before it began (under the lock)."""
+        self._log.failed(spec, "TASK_CANCELLED", "it was cancelled before it began")
+        self.note_end(CallContext(self._peer.raylet, spec, None))
+
+    def note_end(self, context: CallContext) -> None:
+        """Have it told, later, that a call has ended."""
+        spec = context.spec
+        self._note(
+            (spec.task_id, spec.name, spec.attempt, context.begun, time(), spec.parent)
+        )
+        if not self._log.is_armed:
+            self._log.arm()
 
     @contextlib.contextmanager
     def _entered(self, context: CallContext) -> Iterator[None]:
@@ -390,6 +414,7 @@ class Runner:
             skip_frames=skip_frames,
             **self._who(),
         )
+        self._log.raised(spec, wrapped, str(wrapped))
         error.__traceback__ = None  # its frames hold the arguments
         payload = failures.error_payload(wrapped)
         del error
@@ -402,6 +427,7 @@ class Runner:
     ) -> m.Result:
         """The answer of a call that did not start, as arguments are lost."""
         lost = [error.object_id] if isinstance(error, NotHere) else error.object_ids
+        self._log.failed(spec, event_log.GIVEN_BACK, "")
         with self._peer.lock:
             kept = self.kept(channel, spec)
         return m.Result(spec.task_id, [], kept, -1, tuple(lost))
@@ -412,6 +438,7 @@ class Runner:
 
         cause = exceptions.TaskCancelledError(TaskID(spec.task_id))
         wrapped = failures.task_error(self._peer, self.display_name(spec), cause)
+        self._log.failed(spec, "TASK_CANCELLED", str(cause))
         with self._peer.lock:
             kept = self.kept(channel, spec)
         return m.Result(spec.task_id, [failures.error_payload(wrapped)], kept)
@@ -526,6 +553,7 @@ class Runner:
                 wrapped = failures.task_error(
                     self._peer, f"{create.class_name}.__init__", error, skip_frames=1
                 )
+                self._log.raised(spec, wrapped, str(wrapped))
                 return failures.error_payload(wrapped)
         del args, kwargs
         with self._peer.lock:

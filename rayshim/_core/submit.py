@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 COLLECT_AT = 1000
 #: A submitted call that no lease is idle for is sent after this long at most.
 FLUSH_S = 0.001
+_YES = ("1", "true")
 
 
 class TaskSubmitter:
@@ -48,6 +49,10 @@ class TaskSubmitter:
         self._slots: dict[str, tuple[SchedulingClass, LeaseSlot]] = {}
         #: Lease id -> executor address.
         self._leases: dict[bytes, str] = {}
+        #: Whether to note where in the program calls are made: it costs as much again.
+        self.records_sites = (
+            os.environ.get("RAY_record_ref_creation_sites", "").lower() in _YES
+        )
         self._armed_flush = False
         self._armed_steal = False
         self._armed_watch = False
@@ -109,7 +114,7 @@ class TaskSubmitter:
         """Register a call and its return values (under the lock)."""
         call = current.call.get()
         if call is not None:
-            record.parent = call.task_id
+            record.parent = record.spec.parent = call.task_id
         if len(dropped) > COLLECT_AT:
             self._peer.objects.collect()
         self.records[record.task_id] = record
@@ -120,6 +125,10 @@ class TaskSubmitter:
         for object_id in record.return_ids:
             own(object_id).task = record
             refs.append(ObjectRef(object_id))
+        if self.records_sites:
+            site = failures.call_site()
+            for object_id in record.return_ids:
+                self._peer.objects.entries[object_id].call_site = site
         return refs
 
     def await_arguments(self, record: CallRecord) -> bool:
@@ -477,7 +486,7 @@ class TaskSubmitter:
         if len(values) == 1 and values[0].kind == m.ERROR:
             self._end_lends(record, result.kept, sender)
             if not self._retry(record, values[0]):
-                self.fail(record, values[0])
+                self.fail(record, values[0], ran=True)
             return
         self.records.pop(record.task_id, None)
         record.on(TaskEvent.RESULT)
@@ -538,10 +547,20 @@ class TaskSubmitter:
         scheduling.queue.append(record)
         self._advance(scheduling, flush=True)
 
-    def fail(self, record: CallRecord, payload: m.Payload) -> None:
-        """Give every return value of a call the same error (under the lock)."""
+    def fail(
+        self, record: CallRecord, payload: m.Payload, *, ran: bool = False
+    ) -> None:
+        """Give every return value of a call the same error (under the lock).
+
+        Args:
+            record: the call.
+            payload: the error.
+            ran: an executor says so, and has noted it.
+        """
         if self.records.pop(record.task_id, None) is None:
             return
+        if not ran:
+            self._peer.call_log.never_ran(record, payload)
         record.fail()
         objects = self._peer.objects
         if record.kept is not None:

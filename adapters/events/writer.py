@@ -1,0 +1,143 @@
+"""Writes events to a folder, in a thread that starts with the first of them.
+
+The newest are in a spool; when that is full it becomes Arrow files, and when all files
+together are too large the oldest go. pyarrow is imported for the first full spool, so
+that a short session does without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import BinaryIO
+
+from rayshim.adapters.events import spool
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which the end waits for the thread.
+END_LIMIT_S = 1.0
+
+
+class EventWriter:
+    """The files of one process.
+
+    Thread safety: any thread may call any method.
+
+    Args:
+        folder: made when there is something to write.
+        limit_bytes: that all files may have together; 0: nothing is written.
+        file_bytes: of a spool that becomes Arrow files.
+    """
+
+    def __init__(self, folder: Path, *, limit_bytes: int, file_bytes: int) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._file_bytes = min(file_bytes, max(1, limit_bytes // 4))
+        self._queue: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._file: BinaryIO | None = None
+        self._path = folder
+        self._size_bytes = 0
+        self._number = 0
+
+    def add(self, kind: str, payload: bytes) -> None:
+        """Has a record written soon.
+
+        Args:
+            kind: "calls" or "cluster".
+            payload: as :mod:`.spool` says.
+        """
+        if self._limit_bytes <= 0:
+            return
+        self._queue.put((kind, payload))
+        if self._thread is None:
+            name = "rayshim-events"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Writes here and now what the thread has not come to yet; makes no Arrow."""
+        with self._lock:
+            while True:
+                try:
+                    record = self._queue.get_nowait()
+                except Empty:
+                    break
+                if record is not None:
+                    self._append(*record)
+            if self._file is not None:
+                self._file.flush()
+
+    def close(self) -> None:
+        """Writes what is left, and no more; the newest stay in a spool."""
+        limit_bytes, self._limit_bytes = self._limit_bytes, 0
+        if self._thread is None or limit_bytes <= 0:
+            return
+        self._queue.put(None)
+        self._thread.join(END_LIMIT_S)
+        if self._lock.acquire(timeout=END_LIMIT_S):
+            if self._file is not None:
+                self._file.close()
+            self._lock.release()
+
+    def _run(self) -> None:
+        while True:
+            record = self._queue.get()
+            try:
+                with self._lock:
+                    if record is not None:
+                        self._append(*record)
+                    if self._file is not None:
+                        if self._size_bytes >= self._file_bytes and record is not None:
+                            self._rotate()
+                        elif self._queue.empty():
+                            self._file.flush()
+            except Exception:
+                # A full disk, say: what happens now is lost, not the session.
+                logger.warning("events could not be written", exc_info=True)
+            if record is None:
+                return
+
+    def _append(self, kind: str, payload: bytes) -> None:
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        self._size_bytes += spool.append(self._file, kind, payload)
+
+    def _open(self) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if not self._number:
+            taken = [path.stem.rpartition("-")[2] for path in self._folder.iterdir()]
+            numbers = [int(number) for number in taken if number.isdigit()]
+            self._number = max(numbers, default=0)
+        self._number += 1
+        self._path = self._folder / f"{self._number:06}.spool"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
+        self._size_bytes = 0
+
+    def _rotate(self) -> None:
+        from rayshim.adapters.events import arrow_files
+
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+        arrow_files.convert(self._path)
+        self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        files = sorted(self._folder.glob("*.arrow"), key=lambda path: path.stem[-6:])
+        sizes = {path: path.stat().st_size for path in files}
+        total = sum(sizes.values()) + self._file_bytes
+        for path in files:
+            if total <= self._limit_bytes:
+                return
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            total -= sizes[path]

@@ -1,0 +1,89 @@
+"""A process's part for events: keeps the newest, and has all of them written.
+
+Made at the first event. Batches stay the bytes as which they came; whoever asks decodes
+them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rayshim.adapters.events.writer import EventWriter
+from rayshim.adapters.raylet.questions import PROCESSES_SHARE
+from rayshim.adapters.wire.ask_messages import Ask
+from rayshim.adapters.wire.event_messages import CallsTold
+
+if TYPE_CHECKING:
+    from rayshim.adapters.raylet.config import NodeConfig
+    from rayshim.adapters.wire.event_messages import TaskEvents
+
+#: Calls that are kept without the setting ``task_events_kept``.
+KEPT = 100_000
+#: Bytes of all event files of a process without the setting ``event_log_bytes``.
+LOG_BYTES = 256 << 20
+#: Bytes of a spool that becomes Arrow files.
+FILE_BYTES = 4 << 20
+
+
+class EventService:
+    """The events of a node or head process.
+
+    Args:
+        config: Of the process.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        settings = config.settings
+        self._kept = int(settings.get("task_events_kept", KEPT))
+        #: (calls, the batch), the oldest first.
+        self._batches: deque[tuple[int, bytes]] = deque()
+        self._count = 0
+        #: Calls that were let go of.
+        self.dropped = 0
+        self._writer = EventWriter(
+            Path(config.session_dir, "events"),
+            limit_bytes=int(settings.get("event_log_bytes", LOG_BYTES)),
+            file_bytes=int(settings.get("event_file_bytes", FILE_BYTES)),
+        )
+
+    def take(self, message: TaskEvents) -> None:
+        """Takes in what a process tells."""
+        self._batches.append((message.count, message.batch))
+        self._count += message.count
+        while self._count > self._kept and len(self._batches) > 1:
+            count, _ = self._batches.popleft()
+            self._count -= count
+            self.dropped += count
+        self._writer.add("calls", message.batch)
+
+    def add_cluster_events(self, events: Sequence[Any]) -> None:
+        """Takes in changes of nodes, jobs, actors and placement groups."""
+        self._writer.add("cluster", msgspec.msgpack.encode(events))
+
+    def batches(self) -> list[bytes]:
+        """The batches that are kept, the oldest first."""
+        return [batch for _, batch in self._batches]
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._writer.close()
+
+
+async def calls(server: Any, payload: bytes) -> bytes:
+    """Answers the question ``calls``: what ended, and what the processes here do.
+
+    Processes send what they have not told yet before they answer, on one channel, so
+    that it is here when they have answered.
+    """
+    limit_s = msgspec.msgpack.decode(payload, type=float)
+    question = Ask(0, "calls", b"", "processes", limit_s=limit_s * PROCESSES_SHARE)
+    processes = await server.questions.ask_processes(question)
+    service = server._event_files
+    kept = service.batches() if service is not None else []
+    dropped = service.dropped if service is not None else 0
+    return msgspec.msgpack.encode(CallsTold(dropped, kept, processes))

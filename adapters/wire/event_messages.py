@@ -1,0 +1,112 @@
+"""What executors and owners tell of calls that ended, for tools.
+
+A batch is encoded by who tells it and decoded by who looks at it: on the way, and in
+the memory of a node, it is bytes.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rayshim.adapters.wire.ask_messages import ProcessTold
+
+#: ``CallEvent.kind``.
+TASK, CREATION, METHOD = 0, 1, 2
+
+
+class TaskEvents(Struct, array_like=True, tag=124):
+    """Calls that have ended, to the raylet of who tells it."""
+
+    count: int
+    #: An ``EventBatch``.
+    batch: bytes
+
+
+class CallEvent(Struct, array_like=True, gc=False):
+    """One attempt at a call that has ended."""
+
+    task_id: bytes
+    name: str
+    kind: int
+    attempt: int
+    #: "FINISHED" or "FAILED".
+    state: str
+    #: When it began to run and when it ended; since the epoch, 0: it never ran.
+    start_s: float
+    end_s: float
+    #: The call that made it; empty for a driver.
+    parent: bytes = b""
+    actor_id: bytes = b""
+    error_type: str = ""
+    error_message: str = ""
+
+
+class EventBatch(Struct, array_like=True):
+    """Calls that one process tells of."""
+
+    node_id: str
+    node_ip: str
+    worker_id: bytes
+    pid: int
+    #: "executor" that ran them, or "owner" of what did not run.
+    role: str
+    #: What they had, while they ran.
+    resources: dict[str, float]
+    group: bytes
+    env_vars: dict[str, str]
+    events: list[CallEvent]
+
+
+class LiveCall(Struct, array_like=True, gc=False):
+    """One call that has not ended, as its owner or executor knows it."""
+
+    task_id: bytes
+    name: str
+    kind: int
+    attempt: int
+    #: As in lists of tasks.
+    state: str
+    parent: bytes = b""
+    actor_id: bytes = b""
+    #: Of the executor that it was sent to.
+    pid: int = 0
+    #: Since the epoch; 0 before it runs.
+    start_s: float = 0.0
+    resources: dict[str, float] = {}
+    group: bytes = b""
+    labels: dict[str, str] = {}
+    call_site: str = ""
+
+
+class HeldObject(Struct, array_like=True, gc=False):
+    """One reference that a process holds."""
+
+    object_id: bytes
+    #: Bytes; -1 while it is not known.
+    size_bytes: int
+    #: As in lists of objects.
+    task_status: str
+    attempt: int
+    reference_type: str
+    call_site: str
+    #: Address of the owner; empty where it is the process itself.
+    owner: str
+    #: Uses inside the process.
+    local: int
+    #: Addresses of those that it was lent to.
+    borrowers: list[str] = []
+    #: Hex ids of nodes with copies in their stores.
+    nodes: list[str] = []
+    #: Name of the call that makes or made it, where it is known.
+    made_by: str = ""
+
+
+class CallsTold(Struct, array_like=True):
+    """What a node answers to the question ``calls``."""
+
+    #: Calls that it let go of, as there were too many.
+    dropped: int
+    #: ``EventBatch`` each, the oldest first.
+    batches: list[bytes]
+    #: Of each process a list of ``LiveCall``.
+    processes: list[ProcessTold]

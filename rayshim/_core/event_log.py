@@ -1,0 +1,221 @@
+"""Takes note of calls that end in this process, for tools, and tells the raylet.
+
+A call that ran here costs two looks at the clock and a tuple; everything else is done
+twice a second, for all calls since the last time, by whoever reads the channels. Owners
+note what ends without having run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rayshim import exceptions
+from rayshim._core import failures
+from rayshim.adapters.wire import event_messages as ev
+from rayshim.adapters.wire import messages as m
+
+if TYPE_CHECKING:
+    from rayshim._core.calls import CallRecord
+    from rayshim._core.peer import Peer
+
+#: Seconds in which ends of calls are gathered.
+SEND_AFTER_S = 0.5
+#: Calls in one message.
+MAX_BATCH = 5_000
+#: Characters of an error's text that are kept.
+MAX_TEXT = 4_000
+#: Marks a call that did not begin, as arguments were lost.
+GIVEN_BACK = "GIVEN_BACK"
+
+#: (task id, name, attempt, begun, ended, id of the call that made it).
+Noted = tuple[bytes, str, int, float, float, bytes]
+
+#: Error -> the name that Ray has for it; the first that fits counts.
+_TYPES: tuple[tuple[type[BaseException], str], ...] = (
+    (exceptions.TaskCancelledError, "TASK_CANCELLED"),
+    (exceptions.OutOfMemoryError, "OUT_OF_MEMORY"),
+    (exceptions.NodeDiedError, "NODE_DIED"),
+    (exceptions.LocalRayletDiedError, "LOCAL_RAYLET_DIED"),
+    (exceptions.WorkerCrashedError, "WORKER_DIED"),
+    (exceptions.RuntimeEnvSetupError, "RUNTIME_ENV_SETUP_FAILED"),
+    (exceptions.TaskPlacementGroupRemoved, "TASK_PLACEMENT_GROUP_REMOVED"),
+    (exceptions.ActorPlacementGroupRemoved, "ACTOR_PLACEMENT_GROUP_REMOVED"),
+    (exceptions.TaskUnschedulableError, "TASK_UNSCHEDULABLE_ERROR"),
+    (exceptions.ActorUnschedulableError, "ACTOR_UNSCHEDULABLE_ERROR"),
+    (exceptions.ActorUnavailableError, "ACTOR_UNAVAILABLE"),
+    (exceptions.ActorDiedError, "ACTOR_DIED"),
+    (exceptions.OwnerDiedError, "OWNER_DIED"),
+    (exceptions.ObjectLostError, "OBJECT_LOST"),
+    (exceptions.RayTaskError, "TASK_EXECUTION_EXCEPTION"),
+)
+
+
+class CallLog:
+    """The calls that ended here and were not told yet.
+
+    Thread safety: :attr:`noted` is appended to by any thread; the rest happens under
+    the lock of the process.
+
+    Args:
+        peer: this process.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        #: What ran here.
+        self.noted: deque[Noted] = deque()
+        #: What did not run anywhere.
+        self._failed: deque[ev.CallEvent] = deque()
+        #: Whether :meth:`send` is due. Cleared before anything is taken out, so that
+        #: what is noted meanwhile asks for the next time.
+        self.is_armed = False
+        #: (task id, attempt) -> how a call that ran here failed.
+        self._errors: dict[tuple[bytes, int], tuple[str, str]] = {}
+
+    def arm(self) -> None:
+        """Something was noted: send it soon."""
+        self.is_armed = True
+        self._peer.reactor.call_later(SEND_AFTER_S, self.send)
+
+    def failed(self, spec: m.TaskSpec, kind: str, text: str) -> None:
+        """A call that is noted next did not return a value."""
+        self._errors[spec.task_id, spec.attempt] = (kind, text[:MAX_TEXT])
+
+    def raised(self, spec: m.TaskSpec, error: BaseException, text: str) -> None:
+        """A call that is noted next raised an error."""
+        self.failed(spec, error_type(error), text)
+
+    def never_ran(
+        self, record: CallRecord, payload: m.Payload | None, *, attempt: int = -1
+    ) -> None:
+        """A call of this process ended without having run to its end anywhere.
+
+        Args:
+            record: the call.
+            payload: its error; None if its executor died and it runs again.
+            attempt: which run; -1: the last one.
+        """
+        kind, text = "WORKER_DIED", "the executor that ran it died"
+        if payload is not None:
+            error = failures.load_error(payload)
+            kind, text = error_type(error), str(error)
+            if isinstance(error, exceptions.RayTaskError):
+                cause = error.cause
+                kind = "DEPENDENCY_RESOLUTION_FAILED"
+                if isinstance(cause, exceptions.TaskCancelledError):
+                    kind = "TASK_CANCELLED"
+        actor_id = record.actor_id
+        self._failed.append(
+            ev.CallEvent(
+                record.task_id,
+                record.name,
+                ev.METHOD if actor_id else ev.TASK,
+                record.attempt if attempt < 0 else attempt,
+                "FAILED",
+                0.0,
+                time.time(),
+                record.parent,
+                actor_id,
+                kind,
+                text[:MAX_TEXT],
+            )
+        )
+        if not self.is_armed:
+            self.arm()
+
+    def send(self) -> None:
+        """Tell the raylet (under the lock)."""
+        self.is_armed = False
+        peer = self._peer
+        if peer.ended or peer.raylet.closed:
+            self.noted.clear()
+            self._failed.clear()
+            return
+        while self.noted:
+            self._send_noted()
+        if self._failed:
+            failed = list(self._failed)
+            self._failed.clear()
+            self._send("owner", None, failed)
+
+    def _send_noted(self) -> None:
+        executor = self._peer.executor
+        create = executor.actor if executor is not None else None
+        actor_id = create.actor_id if create is not None else b""
+        events = []
+        pop, errors = self.noted.popleft, self._errors
+        for _ in range(min(MAX_BATCH, len(self.noted))):
+            task_id, name, attempt, begun, ended, parent = pop()
+            state, kind, text = "FINISHED", "", ""
+            if errors:
+                error = errors.pop((task_id, attempt), None)
+                if error is not None:
+                    state, (kind, text) = "FAILED", error
+                    if kind == GIVEN_BACK:
+                        continue
+            what = ev.TASK
+            if create is not None:
+                is_constructor = task_id == create.spec.task_id
+                what = ev.CREATION if is_constructor else ev.METHOD
+                name = creation_name(create) if is_constructor else name
+            events.append(
+                ev.CallEvent(
+                    task_id,
+                    name,
+                    what,
+                    attempt,
+                    state,
+                    begun,
+                    ended,
+                    parent,
+                    actor_id,
+                    kind,
+                    text,
+                )
+            )
+        lease = None
+        if executor is not None:
+            lease = create.lease if create is not None else executor.any_lease()
+        self._send("executor", lease, events)
+
+    def _send(
+        self, role: str, lease: m.BindLease | None, events: list[ev.CallEvent]
+    ) -> None:
+        peer = self._peer
+        if not events:
+            return
+        batch = ev.EventBatch(
+            peer.node_id,
+            peer.node_ip,
+            peer.worker_id,
+            peer.pid,
+            role,
+            lease.resources if lease is not None else {},
+            lease.placement_group if lease is not None else b"",
+            lease.env_vars if lease is not None else {},
+            events,
+        )
+        peer.raylet.send(ev.TaskEvents(len(events), msgspec.msgpack.encode(batch)))
+
+
+def error_type(error: BaseException) -> str:
+    """The name that Ray has for an error of a call."""
+    cause: Any = error
+    if isinstance(error, exceptions.RayTaskError):
+        cause = error.cause
+        if not isinstance(cause, exceptions.TaskCancelledError):
+            return "TASK_EXECUTION_EXCEPTION"
+    for kind, name in _TYPES:
+        if isinstance(cause, kind):
+            return name
+    return "TASK_EXECUTION_EXCEPTION"
+
+
+def creation_name(create: Any) -> str:
+    """What lists call the constructor of an actor."""
+    name = f"{create.class_name}.__init__"
+    return f"{create.name}:{name}" if create.name else name

@@ -1,0 +1,303 @@
+"""Where the rows of state come from: the control service, nodes and processes.
+
+Each function gives the rows of one resource with all columns, and says who of those
+that should know something did not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rayshim._core import asking
+from rayshim.adapters.events import records
+from rayshim.adapters.wire.ask_messages import ProcessTold
+from rayshim.adapters.wire.event_messages import CallsTold, HeldObject, LiveCall
+from rayshim.lineage import task_events
+from rayshim.util.state.options import StateResource
+
+Row = dict[str, Any]
+#: Roles of processes -> as lists of state call them.
+_WORKER_TYPES = {"driver": "DRIVER", "executor": "WORKER"}
+
+
+class Found(NamedTuple):
+    """Rows, and who kept silent."""
+
+    rows: list[Row]
+    #: One line for each: who, and why.
+    silent: Sequence[str] = ()
+
+
+def rows_of(control: asking.Control, resource: StateResource, limit_s: float) -> Found:
+    """All rows of a resource.
+
+    Args:
+        control: of the cluster.
+        resource: what is listed.
+        limit_s: seconds that each of those who are asked may take.
+    """
+    return _SOURCES[resource](control, limit_s)
+
+
+def _of_control(kind: str) -> Callable[[asking.Control, float], Found]:
+    def rows(control: asking.Control, limit_s: float) -> Found:
+        return Found(_state_rows(control, kind))
+
+    return rows
+
+
+def _state_rows(control: asking.Control, kind: str) -> list[Row]:
+    rows: list[Row] = control.ask("state_rows", {"kind": kind})
+    return rows
+
+
+# -- tasks -----------------------------------------------------------------------
+
+
+class Calls(NamedTuple):
+    """What is known of calls, in the columns of the event files."""
+
+    ended: list[Row]
+    live: list[Row]
+    silent: list[str]
+    #: Ends that nodes let go of, as there were too many.
+    dropped: int
+
+
+def calls(control: asking.Control, limit_s: float) -> Calls:
+    """What nodes, owners and executors say of calls."""
+    heard = asking.ask(
+        control, "calls", msgspec.msgpack.encode(limit_s), limit_s=limit_s
+    )
+    ended: list[Row] = []
+    owned: list[Row] = []
+    running: list[Row] = []
+    silent = list(heard.silent)
+    dropped = 0
+    for answer in heard.answers:
+        told = _CALLS.decode(answer.payload)
+        dropped += told.dropped
+        for batch in told.batches:
+            ended += records.call_rows(batch)
+        for process in told.processes:
+            if process.error:
+                silent.append(_silent(process, answer.node_id))
+                continue
+            for call in _LIVE.decode(process.payload):
+                is_here = call.start_s > 0 or _is_accepted(call)
+                row = _live_row(call, process, answer.node_id, is_here)
+                (running if is_here else owned).append(row)
+    ended.sort(key=_end_s)
+    return Calls(ended, owned + running, silent, dropped)
+
+
+def _end_s(row: Row) -> float:
+    return float(row["end_s"])
+
+
+def _is_accepted(call: LiveCall) -> bool:
+    return call.state == "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
+
+
+def _silent(process: ProcessTold, node_id: str) -> str:
+    return f"{process.role} pid {process.pid} on node {node_id[:12]}: {process.error}"
+
+
+def _live_row(call: LiveCall, process: ProcessTold, node_id: str, is_here: bool) -> Row:
+    return {
+        "task_id": call.task_id.hex(),
+        "attempt_number": call.attempt,
+        "name": call.name,
+        "kind": call.kind,
+        "state": call.state,
+        "job_id": call.task_id[20:].hex(),
+        "actor_id": call.actor_id.hex(),
+        "parent_task_id": call.parent.hex(),
+        "node_id": node_id,
+        "node_ip": "",
+        "worker_id": process.worker_id.hex(),
+        "worker_pid": process.pid,
+        "role": "executor" if is_here else "owner",
+        "start_s": call.start_s,
+        "end_s": 0.0,
+        "error_type": "",
+        "error_message": "",
+        "resources": call.resources,
+        "placement_group_id": call.group.hex(),
+        "env_vars": {},
+        "labels": call.labels,
+        "call_site": call.call_site,
+    }
+
+
+def tasks(control: asking.Control, limit_s: float) -> Found:
+    """One row for each attempt at a call."""
+    known = calls(control, limit_s)
+    rows = task_events.joined(known.ended, known.live)
+    return Found(_with_constructors(control, rows), known.silent)
+
+
+def _with_constructors(control: asking.Control, rows: list[Row]) -> list[Row]:
+    """Adds constructors that wait for a place, of which the control service knows."""
+    named = {row["task_id"] for row in rows}
+    for actor in _state_rows(control, "actors"):
+        task_id = "ff" * 8 + actor["actor_id"]
+        if actor["state"] != "PENDING_CREATION" or task_id in named:
+            continue
+        name = f"{actor['class_name']}.__init__"
+        call = {
+            "task_id": task_id,
+            "attempt_number": 0,
+            "name": f"{actor['name']}:{name}" if actor["name"] else name,
+            "kind": task_events.CREATION,
+            "state": "PENDING_NODE_ASSIGNMENT",
+            "job_id": actor["job_id"],
+            "actor_id": actor["actor_id"],
+            "parent_task_id": "",
+            "role": "owner",
+            "start_s": 0.0,
+            "end_s": 0.0,
+            "error_type": "",
+            "error_message": "",
+            "resources": actor["required_resources"],
+            "placement_group_id": actor["placement_group_id"],
+            "env_vars": {},
+        }
+        rows += task_events.joined([], [call])
+    return rows
+
+
+# -- objects -----------------------------------------------------------------------
+
+
+def held(control: asking.Control, limit_s: float) -> Found:
+    """One row for each reference that a process holds, with who else holds it."""
+    heard = asking.ask(control, "objects", to="processes", limit_s=limit_s)
+    ips = {row["node_id"]: row["node_ip"] for row in _state_rows(control, "nodes")}
+    names = {answer.address: f"{answer.role} {answer.pid}" for answer in heard.answers}
+    rows = []
+    for answer in heard.answers:
+        for one in _HELD.decode(answer.payload):
+            rows.append(
+                {
+                    "object_id": one.object_id.hex(),
+                    "object_size": one.size_bytes,
+                    "task_status": one.task_status,
+                    "attempt_number": one.attempt,
+                    "reference_type": one.reference_type,
+                    "call_site": one.call_site,
+                    "type": _WORKER_TYPES.get(answer.role, "WORKER"),
+                    "pid": answer.pid,
+                    "ip": ips.get(answer.node_id, ""),
+                    "node_id": answer.node_id,
+                    "is_owner": not one.owner,
+                    "owner": names.get(one.owner or answer.address, one.owner),
+                    "local_refs": one.local,
+                    "borrowers": [names.get(who, who) for who in one.borrowers],
+                    "copies": one.nodes,
+                    "made_by": one.made_by,
+                }
+            )
+    return Found(rows, heard.silent)
+
+
+# -- workers -----------------------------------------------------------------------
+
+
+def workers(control: asking.Control, limit_s: float) -> Found:
+    """One row for each process of a node, those too that ended lately."""
+    heard = asking.ask(control, "workers", limit_s=limit_s)
+    rows: list[Row] = []
+    for answer in heard.answers:
+        rows += msgspec.msgpack.decode(answer.payload)
+    return Found(rows, heard.silent)
+
+
+# -- jobs --------------------------------------------------------------------------
+
+
+def jobs(control: asking.Control, limit_s: float) -> Found:
+    """One row for each driver, and for each job that was submitted."""
+    about: dict[str, Row] = {}
+    heard = asking.ask(control, "about_process", to="drivers", limit_s=limit_s)
+    for answer in heard.answers:
+        about[answer.job_id.hex()] = {
+            **msgspec.msgpack.decode(answer.payload),
+            "node_id": answer.node_id,
+        }
+    submitted = submissions(control)
+    by_job = {row["job_id"]: row for row in submitted if row["job_id"]}
+    rows = []
+    for job in _state_rows(control, "jobs"):
+        if job["job_id"] in by_job:
+            continue
+        process = about.get(job["job_id"], {})
+        rows.append(
+            {
+                "type": "DRIVER",
+                "job_id": job["job_id"],
+                "submission_id": None,
+                "driver_info": {
+                    "id": job["job_id"],
+                    "node_ip_address": process.get("node_ip", ""),
+                    "pid": str(job["pid"]),
+                },
+                "status": job["status"],
+                "entrypoint": process.get("entrypoint", ""),
+                "message": None,
+                "error_type": None,
+                "start_time": job["start_time"],
+                "end_time": job["end_time"],
+                "metadata": {},
+                "runtime_env": process.get("runtime_env") or {},
+                "driver_agent_http_address": None,
+                "driver_node_id": process.get("node_id"),
+                "driver_exit_code": None,
+            }
+        )
+    return Found(rows + submitted, heard.silent)
+
+
+def submissions(control: asking.Control) -> list[Row]:
+    """One row for each entrypoint that was submitted as a job."""
+    space = "_rayshim_jobs"
+    try:
+        from rayshim.jobs import state_rows  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:
+        return []
+    keys = control.ask("kv_list", {"namespace": space, "prefix": b""})
+    rows: list[Row] = state_rows(
+        [control.ask("kv_get", {"namespace": space, "key": key}) for key in keys]
+    )
+    return rows
+
+
+# -- runtime environments ----------------------------------------------------------
+
+
+def runtime_envs(control: asking.Control, limit_s: float) -> Found:
+    """One row for each environment that a node has prepared."""
+    heard = asking.ask(control, "runtime_envs", limit_s=limit_s)
+    rows: list[Row] = []
+    for answer in heard.answers:
+        rows += msgspec.msgpack.decode(answer.payload)
+    return Found(rows, heard.silent)
+
+
+_CALLS = msgspec.msgpack.Decoder(CallsTold)
+_LIVE = msgspec.msgpack.Decoder(list[LiveCall])
+_HELD = msgspec.msgpack.Decoder(list[HeldObject])
+_SOURCES: dict[StateResource, Callable[[asking.Control, float], Found]] = {
+    StateResource.ACTORS: _of_control("actors"),
+    StateResource.NODES: _of_control("nodes"),
+    StateResource.PLACEMENT_GROUPS: _of_control("placement_groups"),
+    StateResource.CLUSTER_EVENTS: _of_control("cluster_events"),
+    StateResource.TASKS: tasks,
+    StateResource.OBJECTS: held,
+    StateResource.WORKERS: workers,
+    StateResource.JOBS: jobs,
+    StateResource.RUNTIME_ENVS: runtime_envs,
+}
