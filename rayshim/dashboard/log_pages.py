@@ -65,6 +65,7 @@ async def list_logs(
                 {
                     "node_id": one["node_id"],
                     "name": name,
+                    "shown": name,
                     "kind": _kind(name),
                     "size_bytes": size_bytes,
                     "changed_ms": changed_s * 1000,
@@ -100,6 +101,7 @@ async def logs(request: Request, site: Site) -> dict[str, Any]:
         match = _EXECUTOR.match(row["name"])
         if match:
             row["pid"] = int(match[3])
+            row["shown"] = row["name"].replace(match[1], f"{match[1][:12]}…", 1)
             row["label"] = workers.get(match[1], "")
     table = tables.cut(
         rows,

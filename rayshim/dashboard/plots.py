@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rayshim.dashboard.texts import duration
+
 #: Size of a small chart in its own units.
 WIDTH, HEIGHT = 300, 74
 #: Size of the timeline: of one lane, of what is left for names, of the whole.
 LANE, LABELS, TIMELINE = 20, 190, 1200
 #: Bars that a timeline may have; more are joined.
-MAX_BARS = 4000
+MAX_BARS = 2500
+#: Width from which on a bar says what it is, and leads there.
+NAMED = 3.0
 #: Lanes that it may have.
 MAX_LANES = 64
 #: Functions that have a colour of their own; the others share the last one.
@@ -78,6 +82,17 @@ class Bar:
     end_ms: float
     is_failed: bool = False
 
+    @property
+    def style(self) -> str:
+        """Its class."""
+        return "failed" if self.is_failed else f"k{self.colour}"
+
+    @property
+    def title(self) -> str:
+        """What it is."""
+        took = duration((self.end_ms - self.begin_ms) / 1000)
+        return f"{self.name}, {took}{', failed' if self.is_failed else ''}"
+
 
 @dataclass(slots=True)
 class Lane:
@@ -134,7 +149,7 @@ def timeline(
             continue
         name = str(row.get("func_or_class_name") or row.get("name") or "?")
         counts[name] = counts.get(name, 0) + 1
-        shown.append((float(start), float(end), name, row))
+        shown.append((start, end, name, _lane_key(row), row))
     shown.sort(key=lambda one: one[0])
     by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     colours = {
@@ -145,10 +160,9 @@ def timeline(
     width = TIMELINE - LABELS - 10
     scale = width / max(1e-9, end_ms - begin_ms)
     # Bars so narrow that they cannot be told apart become one.
-    lane_count = min(MAX_LANES, len({_lane_key(row) for _, _, _, row in shown}) or 1)
+    lane_count = min(MAX_LANES, len({key for _, _, _, key, _ in shown}) or 1)
     grain = max(1.0, lane_count * width / MAX_BARS)
-    for start, end, name, row in shown:
-        key = _lane_key(row)
+    for start, end, name, key, row in shown:
         lane = lanes.get(key)
         if lane is None:
             if len(lanes) == MAX_LANES:
@@ -223,7 +237,7 @@ def _draw(
             width,
             colour,
             name,
-            str(row.get("task_id") or ""),
+            str(row.get("task_id") or "") if width >= NAMED else "",
             1,
             start,
             end,

@@ -185,10 +185,12 @@ def plain(value: Any) -> Any:
         >>> plain([Row(7), {"pid": 8}])
         [{'pid': 7}, {'pid': 8}]
     """
+    if isinstance(value, dict):
+        return value
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, Mapping):
-        return value if isinstance(value, dict) else dict(value)
+        return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # Not asdict(): that copies each value, and ten thousand rows are many.
         return {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -60,7 +60,7 @@ GROUP_COLUMNS = (
     Column("name", "Name", is_searched=True),
     Column("state", "State", is_choice=True),
     Column("strategy", "Strategy", is_choice=True),
-    Column("bundle_count", "Bundles", is_number=True),
+    Column("bundle_count", "Bundles"),
 )
 
 

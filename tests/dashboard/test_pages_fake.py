@@ -1,4 +1,4 @@
-"""Every page on a cluster of chosen answers: whole, escaped, and honest about faults."""
+"""Every page on a made-up cluster: whole, escaped, and honest about faults."""
 
 from __future__ import annotations
 
