@@ -22,6 +22,12 @@ _RAY_NAMES = frozenset(
         "scheduler_spread_threshold",
     )
 )
+#: Settings that Ray has under other names, and only with RAY_USE_TLS=1.
+_RAY_TLS_NAMES = {
+    "tls_ca": "RAY_TLS_CA_CERT",
+    "tls_cert": "RAY_TLS_SERVER_CERT",
+    "tls_key": "RAY_TLS_SERVER_KEY",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,6 +139,16 @@ class Settings:
     #: TCP ports that drivers and executors listen at, as "LOW-HIGH" or with commas
     #: between them; empty: any that is free. A firewall may let only some through.
     worker_ports: str = ""
+    #: Certificate of the cluster's authority, for TLS between hosts; with the next two
+    #: it turns TLS on. ``rayshim cert`` makes a set. (``RAY_TLS_CA_CERT``)
+    tls_ca: str = ""
+    #: Certificate of this host, signed by that authority. (``RAY_TLS_SERVER_CERT``)
+    tls_cert: str = ""
+    #: Its key, which only this user may read. (``RAY_TLS_SERVER_KEY``)
+    tls_key: str = ""
+    #: Name that all certificates have; empty: names are not checked between
+    #: processes, and each node's own is by Flight.
+    tls_name: str = ""
     #: Seconds that the node process may take to come up. Slow disks need more.
     start_timeout_s: float = 60.0
 
@@ -153,6 +169,9 @@ class Settings:
             if text is None and name in _RAY_NAMES:
                 ray_text = os.environ.get("RAY_" + name.upper())
                 text = os.environ.get("RAY_" + name, ray_text)
+            if text is None and name in _RAY_TLS_NAMES:
+                if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                    text = os.environ.get(_RAY_TLS_NAMES[name])
             if text is not None:
                 values[name] = _parse(name, text, type(field.default))
         for name, value in (overrides or {}).items():

@@ -26,19 +26,38 @@ from distributed.comm.core import Comm, FatalCommClosedError
 from distributed.comm.tcp import TCP, TCPBackend, TCPConnector, TCPListener
 from tornado.iostream import IOStream, StreamClosedError
 
-from rayshim.adapters.wire import auth
+from rayshim.adapters.wire import auth, tls
 
 logger = logging.getLogger(__name__)
 
 SCHEME = "rayshim"
 TOKEN_PATH_KEY = "rayshim.token-path"
+#: ``{"tls_ca": path, ...}`` as in the settings; else the environment says.
+TLS_KEY = "rayshim.tls"
 HANDSHAKE_LIMIT_S = 10.0
 
 
-def use_token(token_path: str) -> None:
-    """Has this process's Dask servers and clients prove that token."""
+def use_token(token_path: str, settings: dict[str, Any] | None = None) -> None:
+    """Has this process's Dask servers and clients prove that token.
+
+    Args:
+        token_path: of its file.
+        settings: those of the session, which may name files for TLS.
+    """
     dask.config.set({TOKEN_PATH_KEY: token_path})
+    if settings and settings.get("tls_ca"):
+        names = ("tls_ca", "tls_cert", "tls_key")
+        dask.config.set({TLS_KEY: {name: settings.get(name) for name in names}})
     registry.backends.setdefault(SCHEME, TokenBackend())
+
+
+def _credentials() -> tls.Credentials | None:
+    """For TLS, if this process has it; names are not checked, as tornado would do it
+    by the address.
+    """
+    found = dask.config.get(TLS_KEY, None)
+    credentials = tls.of_settings(found) if found else tls.of_environment()
+    return credentials and credentials._replace(name="")
 
 
 def _read_token(connection_args: dict[str, Any]) -> bytes:
@@ -81,6 +100,12 @@ class TokenConnector(TCPConnector):
 
     prefix = f"{SCHEME}://"
 
+    def _get_connect_args(self, **connection_args: Any) -> dict[str, Any]:
+        credentials = _credentials()
+        if credentials is None:
+            return {}
+        return {"ssl_options": tls.client_context(credentials)}
+
     async def connect(
         self, address: str, deserialize: bool = True, **connection_args: Any
     ) -> Comm:
@@ -113,13 +138,19 @@ class TokenListener(TCPListener):
 
     def _get_server_args(self, **connection_args: Any) -> dict[str, Any]:
         self._token = _read_token(connection_args)
-        return {}
+        credentials = _credentials()
+        self._has_tls = credentials is not None
+        if credentials is None:
+            return {}
+        return {"ssl_options": tls.server_context(credentials)}
 
     async def _prepare_stream(self, stream: IOStream, address: str) -> IOStream | None:
         try:
             async with asyncio.timeout(HANDSHAKE_LIMIT_S):
+                if self._has_tls:
+                    await stream.wait_for_handshake()  # type: ignore[attr-defined]
                 await _prove_as_server(stream, self._token)
-        except (StreamClosedError, auth.HandshakeError, TimeoutError) as error:
+        except (StreamClosedError, OSError, TimeoutError) as error:
             logger.warning("refused %s: %s", address, error)
             stream.close()
             return None

@@ -51,7 +51,7 @@ async def start(config: NodeConfig) -> Engine:
     servers = await asyncio.to_thread(_load, directory, *more)
     from rayshim.adapters.dask import comm
 
-    comm.use_token(config.token_path)
+    comm.use_token(config.token_path, config.settings)
     host = config.listen_ip or "127.0.0.1"
     kind = servers.NodeScheduler
     if not config.with_raylet:

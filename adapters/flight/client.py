@@ -14,7 +14,8 @@ import ctypes
 import os
 import threading
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -23,6 +24,9 @@ from rayshim.adapters.flight import tickets
 from rayshim.adapters.flight.proofs import ClientProof
 from rayshim.adapters.flight.server import BYTES_SCHEMA, GONE
 from rayshim.adapters.flight.tickets import Ticket
+
+if TYPE_CHECKING:
+    from rayshim.adapters.wire.tls import Credentials
 
 #: A range that is slower than this is given up (the sender hangs, the link is cut).
 SLOWEST_BYTES_PER_S = 4 << 20
@@ -105,10 +109,22 @@ class Stopper:
 class _Line:
     """One connection, used by one thread at a time."""
 
-    def __init__(self, address: str, token: bytes) -> None:
+    def __init__(
+        self, address: str, token: bytes, credentials: Credentials | None
+    ) -> None:
         self.proof = ClientProof(token)
+        options: dict[str, Any] = {}
+        if credentials is not None:
+            options["tls_root_certs"] = Path(credentials.ca).read_bytes()
+            options["cert_chain"] = Path(credentials.cert).read_bytes()
+            options["private_key"] = Path(credentials.key).read_bytes()
+            if credentials.name:
+                options["override_hostname"] = credentials.name
         self.client = flight.FlightClient(
-            f"grpc+tcp://{address}", middleware=[self.proof], generic_options=_OPTIONS
+            f"grpc+{'tls' if options else 'tcp'}://{address}",
+            middleware=[self.proof],
+            generic_options=_OPTIONS,
+            **options,
         )
 
 
@@ -117,10 +133,12 @@ class FlightReceiver:
 
     Args:
         token: The cluster's token.
+        credentials: For TLS.
     """
 
-    def __init__(self, token: bytes) -> None:
+    def __init__(self, token: bytes, credentials: Credentials | None = None) -> None:
         _keep_freed_memory()
+        self._credentials = credentials
         self._token = token
         self._key = tickets.derive_key(token, b"ticket")
         self._lock = threading.Lock()
@@ -206,7 +224,7 @@ class FlightReceiver:
             lines = self._idle.get(address)
             if lines:
                 return lines.pop()
-        return _Line(address, self._token)
+        return _Line(address, self._token, self._credentials)
 
     def _give_back(self, address: str, line: _Line) -> None:
         with self._lock:

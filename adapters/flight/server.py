@@ -13,13 +13,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from rayshim.adapters.flight import tickets
 from rayshim.adapters.flight.proofs import ServerProof
+
+if TYPE_CHECKING:
+    from rayshim.adapters.wire.tls import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +40,13 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     """What Flight calls; every method that is not here answers "unimplemented"."""
 
     def __init__(
-        self, location: str, token: bytes, open_value: Callable[[str], int]
+        self,
+        location: str,
+        token: bytes,
+        open_value: Callable[[str], int],
+        **options: Any,
     ) -> None:
-        super().__init__(location, middleware={"proof": ServerProof(token)})
+        super().__init__(location, middleware={"proof": ServerProof(token)}, **options)
         self._key = tickets.derive_key(token, b"ticket")
         self._open_value = open_value
 
@@ -108,6 +116,7 @@ class FlightSender:
             called from threads of the server. FileNotFoundError: there is none.
         ip: Address of this host to listen on.
         port: TCP port; 0: any that is free.
+        credentials: For TLS; receivers must show a certificate too.
     """
 
     def __init__(
@@ -116,9 +125,23 @@ class FlightSender:
         open_value: Callable[[str], int],
         ip: str = "127.0.0.1",
         port: int = 0,
+        credentials: Credentials | None = None,
     ) -> None:
         shown = f"[{ip}]" if ":" in ip else ip
-        self._service = _Service(f"grpc+tcp://{shown}:{port}", token, open_value)
+        scheme, options = "grpc+tcp", {}
+        if credentials is not None:
+            scheme = "grpc+tls"
+            pair = [
+                Path(one).read_bytes() for one in (credentials.cert, credentials.key)
+            ]
+            options = {
+                "tls_certificates": [tuple(pair)],
+                "verify_client": True,
+                "root_certificates": Path(credentials.ca).read_bytes(),
+            }
+        self._service = _Service(
+            f"{scheme}://{shown}:{port}", token, open_value, **options
+        )
         self.port: int = self._service.port
         #: ``HOST:PORT``, if ``ip`` is one that others reach.
         self.address = f"{shown}:{self.port}"

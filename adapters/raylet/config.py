@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 #: Label of a node that is the store of a driver on a host without a node.
 CLIENT_LABEL = "rayshim.io/client"
+
+if TYPE_CHECKING:
+    from rayshim.adapters.wire.tls import Credentials
 
 
 class NodeConfig:
@@ -147,6 +150,18 @@ class NodeConfig:
         """The cluster's token, as both sides of the handshake use it."""
         with open(self.token_path, "rb") as file:
             return bytes.fromhex(file.read().decode().strip())
+
+    def credentials(self) -> Credentials | None:
+        """For TLS on TCP; None without.
+
+        Raises:
+            ValueError: some of the files are named, and others are not.
+        """
+        if not self.settings.get("tls_ca"):
+            return None
+        from rayshim.adapters.wire import tls
+
+        return tls.of_settings(self.settings)
 
     def forkserver(self) -> dict[str, Any]:
         """The fork server's part."""

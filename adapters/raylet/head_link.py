@@ -169,7 +169,11 @@ class HeadLink:
         while True:
             try:
                 connection = await aio.connect(
-                    self._address, server.token, self._message, self._lost
+                    self._address,
+                    server.token,
+                    self._message,
+                    self._lost,
+                    credentials=config.credentials(),
                 )
             except OSError as error:
                 if wait_s == RETRY_S:

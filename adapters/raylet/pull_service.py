@@ -139,8 +139,11 @@ class PullService:
         from rayshim.adapters.flight.server import FlightSender
 
         token = self._server.config.token()
-        receiver = FlightReceiver(token)
-        sender = FlightSender(token, self._store.open_for_sending, ip, port)
+        credentials = self._server.config.credentials()
+        receiver = FlightReceiver(token, credentials)
+        sender = FlightSender(
+            token, self._store.open_for_sending, ip, port, credentials
+        )
         with self._starting:
             if not self._is_ended:
                 self._receiver, self._sender = receiver, sender

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TcpAddress(NamedTuple):
@@ -138,7 +138,7 @@ def own_ip_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def tune(sock: socket.socket) -> None:
+def tune(sock: Any) -> None:
     """Send small frames at once; notice a host that is gone within half a minute."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

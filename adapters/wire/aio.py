@@ -14,13 +14,16 @@ import hmac
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import auth
 from rayshim.adapters.wire.codec import DECODER, ENCODER, Message
+
+if TYPE_CHECKING:
+    from rayshim.adapters.wire.tls import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +209,17 @@ async def serve(
     token: bytes,
     on_message: MessageHandler,
     on_close: CloseHandler,
+    credentials: Credentials | None = None,
 ) -> asyncio.Server:
-    """Accepts channels on a bound stream socket, unix or TCP."""
+    """Accepts channels on a bound stream socket, unix or TCP.
+
+    Args:
+        sock: it listens from now on.
+        token: the cluster's.
+        on_message: see :class:`Connection`.
+        on_close: see :class:`Connection`.
+        credentials: for TLS on TCP.
+    """
     loop = asyncio.get_running_loop()
 
     def factory() -> Connection:
@@ -215,7 +227,17 @@ async def serve(
 
     if sock.family == socket.AF_UNIX:
         return await loop.create_unix_server(factory, sock=sock, backlog=1024)
-    return await loop.create_server(factory, sock=sock, backlog=1024)
+    if credentials is None:
+        return await loop.create_server(factory, sock=sock, backlog=1024)
+    from rayshim.adapters.wire import tls
+
+    return await loop.create_server(
+        factory,
+        sock=sock,
+        backlog=1024,
+        ssl=tls.server_context(credentials),
+        ssl_handshake_timeout=HANDSHAKE_LIMIT_S,
+    )
 
 
 async def connect(
@@ -227,6 +249,7 @@ async def connect(
     timeout_s: float = 10.0,
     home: str = "",
     sockets_dir: str = "",
+    credentials: Credentials | None = None,
 ) -> Connection:
     """Opens a channel and proves the token.
 
@@ -239,6 +262,7 @@ async def connect(
         home: first 8 hex digits of this process's node, whose other processes are
             reached by the unix sockets in ``sockets_dir``.
         sockets_dir: see ``home``.
+        credentials: for TLS on TCP.
 
     Raises:
         HandshakeError: one of the sides does not know the token.
@@ -256,8 +280,14 @@ async def connect(
             _, connection = await loop.create_unix_connection(factory, path)
         else:
             place = addresses.parse_tcp(address)
+            options: dict[str, Any] = {}
+            if credentials is not None:
+                from rayshim.adapters.wire import tls
+
+                options["ssl"] = tls.client_context(credentials)
+                options["server_hostname"] = credentials.name or place.host
             _, connection = await loop.create_connection(
-                factory, place.host, place.port
+                factory, place.host, place.port, **options
             )
     async with asyncio.timeout(timeout_s):
         await connection.authenticated

@@ -11,6 +11,12 @@ from rayshim.adapters.wire.codec import ENCODER
 
 if TYPE_CHECKING:
     from rayshim.adapters.wire.reactor import Reactor
+    from rayshim.adapters.wire.tls import TlsStream
+
+    #: What a channel reads and writes.
+    Stream = socket.socket | TlsStream
+else:
+    Stream = socket.socket
 
 #: Phases of a channel: the client waits for the challenge, then for the proof; the
 #: server for the answer; then frames flow.
@@ -45,7 +51,7 @@ class Channel:
         "worker_id",
     )
 
-    def __init__(self, reactor: Reactor, sock: socket.socket, address: str) -> None:
+    def __init__(self, reactor: Reactor, sock: Stream, address: str) -> None:
         self._reactor = reactor
         self.sock = sock
         self.fd = sock.fileno()

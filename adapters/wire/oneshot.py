@@ -94,7 +94,11 @@ def _connect(address: str, limit_s: float) -> socket.socket:
     path = addresses.socket_path(address, "", "")
     if not path:
         host, port = addresses.parse_tcp(address)[:2]
-        return socket.create_connection((host, port), limit_s)
+        plain = socket.create_connection((host, port), limit_s)
+        from rayshim.adapters.wire import tls
+
+        credentials = tls.of_environment()
+        return plain if credentials is None else tls.connect(plain, credentials)
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.settimeout(limit_s)

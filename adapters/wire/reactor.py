@@ -30,7 +30,7 @@ import msgspec
 
 from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import auth
-from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, Channel
+from rayshim.adapters.wire.channel import ANSWER, CHALLENGE, OPEN, Channel, Stream
 from rayshim.adapters.wire.codec import DECODER
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ class Reactor:
         self.home = ""
         self.sockets_dir = ""
         self.lock = threading.RLock()
+        #: For TLS on TCP sockets (:class:`rayshim.adapters.wire.tls.Credentials`).
+        self.credentials: Any = None
         self._token = token
         self._handler = handler
         self._inner = select.epoll()
@@ -144,11 +146,11 @@ class Reactor:
         """
         return self.adopt(self.open_socket(address), address)
 
-    def adopt(self, sock: socket.socket, address: str) -> Channel:
+    def adopt(self, sock: Stream, address: str) -> Channel:
         """A channel on a socket of :meth:`open_socket`."""
         return self._add(sock, address, CHALLENGE)
 
-    def open_socket(self, address: str) -> socket.socket:
+    def open_socket(self, address: str) -> Stream:
         """Connect without the lock: a host that is gone may take its time.
 
         Raises:
@@ -165,12 +167,18 @@ class Reactor:
                     raise
             else:
                 host, port = addresses.parse_tcp(address)[:2]
-                sock = socket.create_connection((host, port), CONNECT_LIMIT_S)
+                plain = socket.create_connection((host, port), CONNECT_LIMIT_S)
+                if self.credentials is None:
+                    return plain
+                from rayshim.adapters.wire import tls
+
+                secured = tls.connect(plain, self.credentials)
+                return tls.TlsStream(secured, is_ready=True)
         except OSError as error:
             raise ConnectionError(f"no process listens at {address}: {error}") from None
         return sock
 
-    def _add(self, sock: socket.socket, address: str, phase: int) -> Channel:
+    def _add(self, sock: Stream, address: str, phase: int) -> Channel:
         sock.setblocking(False)
         if sock.family == socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
@@ -186,13 +194,18 @@ class Reactor:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, _ = listener.accept()
+                plain, _ = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     raise
                 return
+            sock: Stream = plain
+            if self.credentials is not None and plain.family != socket.AF_UNIX:
+                from rayshim.adapters.wire.tls import TlsStream
+
+                sock = TlsStream.accepted(plain, self.credentials)
             channel = self._add(sock, "", ANSWER)
             channel._sent = auth.challenge()
             self.call_later(HANDSHAKE_S, functools.partial(self._expire, channel))

@@ -105,18 +105,39 @@ def _filled(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLContext
     return context
 
 
+def of_environment() -> Credentials | None:
+    """What the settings in this process's environment say; as :func:`of_settings`."""
+    from rayshim.settings import Settings
+
+    settings = Settings.from_environment()
+    names = ("tls_ca", "tls_cert", "tls_key", "tls_name")
+    return of_settings({name: getattr(settings, name) for name in names})
+
+
 def connect(sock: socket.socket, credentials: Credentials) -> ssl.SSLSocket:
-    """A connected, blocking socket with TLS on it.
+    """A connected, blocking socket with TLS on it; it is closed if that fails.
 
     Raises:
         OSError: the other side speaks no TLS, or has no certificate of the authority.
     """
     before = sock.gettimeout()
-    sock.settimeout(HANDSHAKE_S)
-    wrapped = client_context(credentials).wrap_socket(
-        sock, server_hostname=credentials.name or None
-    )
-    wrapped.settimeout(before)
+    try:
+        sock.settimeout(HANDSHAKE_S)
+        wrapped = client_context(credentials).wrap_socket(
+            sock, server_hostname=credentials.name or None
+        )
+        wrapped.settimeout(before)
+    except ssl.SSLError as error:
+        sock.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise
+        raise ConnectionError(
+            f"the other side does not speak TLS ({error.reason}); TLS is on here: set "
+            "tls_ca, tls_cert and tls_key on every host of the cluster, or nowhere"
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
     return wrapped
 
 

@@ -9,14 +9,13 @@ Handling them twice is handling them once: each carries an id of its sender.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from rayshim.adapters.wire import messages as m
-from rayshim.adapters.wire.channel import Channel
+from rayshim.adapters.wire.channel import Channel, Stream
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
@@ -112,7 +111,7 @@ class ControlLink:
 
     def _reach(self) -> None:
         peer = self._peer
-        sock: socket.socket | None = None
+        sock: Stream | None = None
         with contextlib.suppress(ConnectionError):
             sock = peer.reactor.open_socket(self.address)
         with peer.lock:
