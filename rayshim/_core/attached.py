@@ -66,6 +66,10 @@ class AttachedSession(Session):
 
                 self._process, node = start_client_node(self, found)
             self._join(node, found.token, control)
+            if "RAYSHIM_JOB_SUBMISSION_ID" in os.environ and self.peer is not None:
+                from rayshim.jobs import inherited
+
+                inherited.tell(self.peer, self.job_id)
         except BaseException:
             self._end_process(0.0)
             self._remove_folders()

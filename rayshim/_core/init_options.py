@@ -158,6 +158,10 @@ class InitOptions:
                 job_config, "py_logging_config", None
             )
         options.namespace = _namespace(namespace)
+        if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+            from rayshim.jobs import inherited
+
+            env = inherited.with_job(env)
         options.runtime_env = runtime_env_fields(env)
         options.env_vars = dict(options.runtime_env.get("env_vars") or {})
         if log_to_driver is not None:

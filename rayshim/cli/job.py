@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
     from rayshim.job_submission import JobDetails, JobSubmissionClient
+else:
+    _ParamType = click.ParamType  # older versions know no other
 
 #: Seconds between looks at a job that is to stop.
 LOOK_S = 0.2
@@ -23,7 +26,7 @@ _Command = Callable[..., Any]
 _Value = TypeVar("_Value")
 
 
-class _Choice(click.ParamType):
+class _Choice(_ParamType):
     """True, false, or a path."""
 
     name = "BOOL | PATH"
@@ -182,7 +185,7 @@ def submit(
     if job_id:
         output.say("--job-id is an older name: use --submission-id", fg="yellow")
     environment = _environment(runtime_env, runtime_env_json, working_dir)
-    values = {
+    values: dict[str, Any] = {
         "metadata": _json("--metadata-json", metadata_json),
         "entrypoint_resources": _json("--entrypoint-resources", entrypoint_resources),
         "entrypoint_label_selector": _json(

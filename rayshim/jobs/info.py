@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Self
@@ -203,8 +204,9 @@ class JobDetails:
     def __post_init__(self) -> None:
         self.type = JobType(self.type)
         self.status = JobStatus(self.status)
-        if isinstance(self.driver_info, dict):
-            self.driver_info = DriverInfo(**self.driver_info)
+        info: Any = self.driver_info
+        if isinstance(info, Mapping):
+            self.driver_info = DriverInfo(**info)
 
     def dict(self) -> dict[str, Any]:
         """The values by name.

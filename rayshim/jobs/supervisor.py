@@ -19,6 +19,7 @@ from typing import Any
 
 from rayshim.jobs import runner
 from rayshim.jobs.info import JobErrorType, JobStatus
+from rayshim.jobs.inherited import CONFIG_VARIABLE, ID_VARIABLE
 from rayshim.jobs.records import Record, Records
 
 logger = logging.getLogger(__name__)
@@ -27,10 +28,6 @@ logger = logging.getLogger(__name__)
 #: values, which a job's ``env_vars`` may set.
 STOP_WAIT_VARIABLE, STOP_WAIT_S = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
 STOP_SIGNAL_VARIABLE = "RAY_JOB_STOP_SIGNAL"
-#: What the program of a job inherits, as JSON; Ray's name.
-CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-#: Its submission id.
-ID_VARIABLE = "RAYSHIM_JOB_SUBMISSION_ID"
 #: Lines and characters of the log that the message of a failed job repeats.
 LAST_LINES, LAST_CHARACTERS = 10, 20_000
 #: Seconds for which a supervisor tries to write how its job ended.
