@@ -311,14 +311,14 @@ def test_apply_recursive_goes_bottom_up():
     assert names == [inner.get_stable_uuid(), node.get_stable_uuid()]
 
 
-def test_apply_functional_replaces_what_is_chosen():
+def test_apply_functional_replaces_nodes():
     one, two = add.bind(1), add.bind(2)
     replaced = one.apply_functional(
         [one, [two]],
-        predicate_fn=lambda node: node is two,
-        apply_fn=lambda node: "two",
+        predicate_fn=lambda node: True,
+        apply_fn=lambda node: list(node.get_args()),
     )
-    assert replaced == [one, ["two"]]
+    assert replaced == [[1], [[2]]]
 
 
 def test_input_data_by_index_and_name():
