@@ -40,7 +40,7 @@ _GROUPS = (
 )
 
 
-class _Place(NamedTuple):
+class LogPlace(NamedTuple):
     """A log file."""
 
     node_id: str
@@ -173,6 +173,27 @@ def get_log(
         yield from _decoded(source, encoding, errors, filter_ansi_code)
 
 
+def node_of_list(address: str | None = None, timeout: int = 30) -> str:
+    """Hex id of the node whose logs :func:`list_logs` lists by default.
+
+    Args:
+        address: of the cluster.
+        timeout: seconds that the answer may take.
+    """
+    with asking.control_of(address, timeout) as control:
+        return _head_node(control)[0]
+
+
+def find_log(control: asking.Control, node_id: str, filename: str) -> LogPlace:
+    """Check a node and the name of one of its logs.
+
+    Raises:
+        RayStateApiException: there is no such node, or it has no such log.
+    """
+    nodes = _nodes(control, node_id or None, None)
+    return _find(control, nodes, filename, 30.0, is_name=True)
+
+
 def _decoded(
     pieces: Iterator[bytes],
     encoding: str | None,
@@ -200,7 +221,7 @@ class _Reader:
         self._limit_s = limit_s
 
     def file(
-        self, place: _Place, tail: int, follow: bool, interval_s: float
+        self, place: LogPlace, tail: int, follow: bool, interval_s: float
     ) -> Iterator[bytes]:
         """A file from its begin, or its last lines."""
         piece = self._read(place, ReadLog(place.name, tail=tail))
@@ -255,7 +276,7 @@ class _Reader:
         )
         for answer in heard.answers:
             for name, offset, size in _PIECE.decode(answer.payload).ranges:
-                place = _Place(answer.node_id, name)
+                place = LogPlace(answer.node_id, name)
                 while size > 0:
                     piece = self._read(place, ReadLog(name, offset, size))
                     if not piece.data:
@@ -263,7 +284,7 @@ class _Reader:
                     yield piece.data
                     offset, size = piece.offset, size - len(piece.data)
 
-    def _read(self, place: _Place, question: ReadLog) -> LogPiece:
+    def _read(self, place: LogPlace, question: ReadLog) -> LogPiece:
         heard = asking.ask(
             self._control,
             "read_log",
@@ -313,7 +334,7 @@ def _head_node(control: asking.Control) -> list[str]:
 
 def _list(
     control: asking.Control, nodes: list[str], pattern: str, limit_s: float
-) -> list[_Place]:
+) -> list[LogPlace]:
     heard = asking.ask(
         control,
         "list_logs",
@@ -324,7 +345,7 @@ def _list(
     if heard.silent and not heard.answers:
         raise RayStateApiException(f"cannot list logs: {'; '.join(heard.silent)}")
     found = [
-        (entry.changed_s, _Place(answer.node_id, entry.name))
+        (entry.changed_s, LogPlace(answer.node_id, entry.name))
         for answer in heard.answers
         for entry in _ENTRIES.decode(answer.payload)
     ]
@@ -338,7 +359,7 @@ def _find(
     limit_s: float,
     *,
     is_name: bool,
-) -> _Place:
+) -> LogPlace:
     """The one file that is meant: of several executors with a pid, the last one.
 
     Raises:
