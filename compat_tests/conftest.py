@@ -81,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for variable in FOREIGN_VARIABLES:
         os.environ.pop(variable, None)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAYSHIM_HISTORY_SESSIONS", "0")
     # Workers look for the test modules too: a cluster hands on the folder of the
     # script and the current one, not the whole sys.path of the driver.
     python_path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]

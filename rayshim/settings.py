@@ -112,6 +112,18 @@ class Settings:
     #: Its TCP port; 0: 8265, or the next one that is free; -1: no dashboard. Until the
     #: first visit it is no more than a socket.
     dashboard_port: int = 0
+    #: Calls that have ended of which each node keeps in memory how, for lists and
+    #: timelines; the files have all. Memory against how far back lists reach.
+    task_events_kept: int = 100_000
+    #: Bytes that the event files of each node may take on disk, the oldest go first; 0:
+    #: none are written. Your disk.
+    event_log_bytes: int = 256 << 20
+    #: Bytes of the newest of them, which is then made an Arrow file.
+    event_file_bytes: int = 4 << 20
+    #: Sessions that are over of which events and logs are kept; 0: of none. Your disk.
+    history_sessions: int = 10
+    #: Bytes that these may take; the oldest go first, the newest stays.
+    history_bytes: int = 1 << 30
     #: TCP port of each node's metrics; 0: any that is free; -1: none. Until the first
     #: scrape it is no more than a socket.
     metrics_port: int = 0

@@ -7,6 +7,7 @@ ends.
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -18,6 +19,10 @@ from pathlib import Path
 import pytest
 
 from rayshim.testing import leaks
+
+#: Tests start sessions by the thousand: what these did is kept only where a test is
+#: about that, in a folder of its own.
+os.environ.setdefault("RAYSHIM_HISTORY_SESSIONS", "0")
 
 
 def session_is_up() -> bool:

@@ -19,6 +19,7 @@ from rayshim.adapters.wire.codec import Message
 from rayshim.adapters.wire.metric_messages import ReportMetrics
 
 if TYPE_CHECKING:
+    from rayshim.adapters.raylet.control import ControlService
     from rayshim.adapters.raylet.event_service import EventService
     from rayshim.adapters.raylet.metric_service import MetricService
     from rayshim.adapters.raylet.questions import Questions
@@ -110,6 +111,24 @@ class ChannelServer:
 
             self._event_files = EventService(self.config)
         return self._event_files
+
+    def end_events(self, control: ControlService | None) -> None:
+        """Writes what happened last; nothing is written after that.
+
+        Args:
+            control: the control service, where it is in this process.
+        """
+        if control is not None:
+            for peer in list(self.drivers.values()):
+                control.event_log.driver_left(peer)
+            control.event_log.write()
+        if self._event_files is not None:
+            self._event_files.close()
+
+    def keep_history(self) -> None:
+        """Moves what outlives the session out of its folder."""
+        if self._event_files is not None:
+            self._event_files.keep()
 
     async def listen(self, *listeners: socket.socket | None) -> None:
         """Serves bound sockets."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rayshim.adapters.events import history
 from rayshim.adapters.events.writer import EventWriter
 from rayshim.adapters.raylet.questions import PROCESSES_SHARE
 from rayshim.adapters.wire.ask_messages import Ask
@@ -39,6 +40,18 @@ class EventService:
 
     def __init__(self, config: NodeConfig) -> None:
         settings = config.settings
+        self._folder = Path(config.session_dir)
+        self._keep = int(settings.get("history_sessions", 0))
+        limit_bytes = int(settings.get("event_log_bytes", LOG_BYTES))
+        if limit_bytes > 0:
+            history.begin(
+                self._folder,
+                secret=config.token(),
+                head=config.head_address or config.address,
+                is_head=not config.head_address,
+                keep=self._keep,
+                keep_bytes=int(settings.get("history_bytes", 1 << 30)),
+            )
         self._kept = int(settings.get("task_events_kept", KEPT))
         #: (calls, the batch), the oldest first.
         self._batches: deque[tuple[int, bytes]] = deque()
@@ -46,8 +59,8 @@ class EventService:
         #: Calls that were let go of.
         self.dropped = 0
         self._writer = EventWriter(
-            Path(config.session_dir, "events"),
-            limit_bytes=int(settings.get("event_log_bytes", LOG_BYTES)),
+            self._folder / "events",
+            limit_bytes=limit_bytes,
             file_bytes=int(settings.get("event_file_bytes", FILE_BYTES)),
         )
 
@@ -64,6 +77,11 @@ class EventService:
     def add_cluster_events(self, events: Sequence[Any]) -> None:
         """Takes in changes of nodes, jobs, actors and placement groups."""
         self._writer.add("cluster", msgspec.msgpack.encode(events))
+
+    def keep(self) -> None:
+        """Moves the files, and the logs, to where they outlive the session."""
+        if self._keep > 0:
+            history.archive(self._folder)
 
     def batches(self) -> list[bytes]:
         """The batches that are kept, the oldest first."""

@@ -61,6 +61,7 @@ class HeadServer(ChannelServer):
     async def stop(self, timeout_s: float, reason: str = "its end") -> None:
         """Listens no more; nodes and peers notice that the head is gone."""
         self.control.stop()
+        self.end_events(self.control)
         if self._http is not None:
             self._http.stop()
         self.stop_listening()

@@ -186,6 +186,7 @@ async def _end(
     import shutil
 
     await server.stop(END_LIMIT_S, reason)
+    server.keep_history()
     if config.store_dir:
         shutil.rmtree(config.store_dir, ignore_errors=True)
     shutil.rmtree(config.session_dir, ignore_errors=True)

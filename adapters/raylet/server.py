@@ -22,6 +22,7 @@ from rayshim.adapters.raylet.refusals import refused_here
 from rayshim.adapters.raylet.worker_lives import WorkerLives
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
+from rayshim.adapters.wire.ask_messages import Ask
 from rayshim.adapters.wire.codec import Message
 from rayshim.adapters.wire.environment_messages import (
     EnvironmentEntered,
@@ -54,6 +55,8 @@ STORE_DELAY_S = 1.0
 MAX_UNSENT_LOG_BYTES = 4 << 20
 #: Seconds that an executor may live on after it closed its channel.
 EXIT_GRACE_S = 1.0
+#: Seconds for which the end waits for what executors say last.
+LAST_EVENTS_S = 0.1
 #: Leases of actors are held by ``actor:HEX`` on behalf of the control service.
 ACTOR_HOLDER = "actor:"
 
@@ -196,7 +199,9 @@ class NodeServer(ChannelServer):
             self.head.send(nodes.LeaveCluster(reason, False))
         if self._environments is not None:
             self._environments.stop()
+        await self._hear_last_events()
         await self.pool.end(timeout_s)
+        self.end_events(self.control)
         if self.pulls is not None:
             await self.pulls.stop()
         if self._store is not None:
@@ -205,6 +210,13 @@ class NodeServer(ChannelServer):
         if isinstance(self.head, HeadLink):
             self.head.stop()
         self.stop_listening()
+
+    async def _hear_last_events(self) -> None:
+        """Asks executors for what they have not told yet, where it is kept."""
+        is_kept = int(self.config.settings.get("history_sessions", 0)) > 0
+        if is_kept and self._executors:
+            question = Ask(0, "flush_events", b"", "executors", limit_s=LAST_EVENTS_S)
+            await self.questions.ask_processes(question)
 
     def _watch_memory(self) -> None:
         from rayshim.adapters.raylet.memory_monitor import MemoryMonitor

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 ANSWERS: dict[str, str] = {
     "about_process": "rayshim._core.live_calls:about_process",
     "calls": "rayshim._core.live_calls:answer",
+    "flush_events": "rayshim._core.event_log:flush",
     "objects": "rayshim._core.held_objects:answer",
     "collect_garbage": "rayshim._core.garbage:collect",
     "stack": "rayshim._core.stacks:answer",

@@ -79,6 +79,10 @@ def remove(folder: Path, *stores: Path) -> None:
         from rayshim.adapters.raylet import spill_target
 
         spill_target.remove_left(str(folder))
+    if (folder / "events").exists():
+        from rayshim.adapters.events import history
+
+        history.archive(folder)
     for path in (*stores, folder):
         shutil.rmtree(path, ignore_errors=True)
 
