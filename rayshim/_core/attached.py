@@ -106,9 +106,11 @@ class AttachedSession(Session):
         peer = self.peer
         assert peer is not None
         peer.job_blob = job_blob(self.options.job_setup)
-        # Strategies that name nodes look at the table, which comes at once.
-        deadline = time.monotonic() + TABLE_LIMIT_S
-        peer.reactor.wait(lambda: peer.nodes.nodes, deadline)
+        if options["control_address"]:
+            # Strategies that name nodes look at the table, which comes at once; a
+            # session on one node has none.
+            deadline = time.monotonic() + TABLE_LIMIT_S
+            peer.reactor.wait(lambda: peer.nodes.nodes, deadline)
 
     def _end_remote(self) -> None:
         """The cluster stays: the end of the channels ends the job."""

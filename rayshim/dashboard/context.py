@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -132,10 +133,13 @@ class DashboardContext:
     def _hide_own_job(self) -> None:
         """This process is no job of anybody's."""
         from rayshim._core import session
+        from rayshim.jobs.info import DriverInfo
         from rayshim.jobs.records import Records
 
         if session.session is not None:
-            Records(self.ask_now).set_driver(session.session.job_id.hex(), "")
+            job_id = session.session.job_id.hex()
+            own = DriverInfo(id=job_id, node_ip_address="", pid=str(os.getpid()))
+            Records(self.ask_now).set_program("", own)
 
 
 def _plain(value: Any) -> Any:

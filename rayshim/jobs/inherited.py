@@ -68,6 +68,10 @@ def tell(peer: Peer, job_id: bytes) -> None:
     """Says that this driver is the program of a submitted job, if it is."""
     name = os.environ.get(ID_VARIABLE)
     if name:
+        from rayshim.jobs.info import DriverInfo
         from rayshim.jobs.records import Records
 
-        Records(peer.request).set_driver(job_id.hex(), name)
+        program = DriverInfo(
+            id=job_id.hex(), node_ip_address=peer.node_ip, pid=str(os.getpid())
+        )
+        Records(peer.request).set_program(name, program)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rayshim.jobs import drivers
 from rayshim.jobs.info import JobDetails, JobErrorType, JobInfo, JobStatus, JobType
 from rayshim.jobs.records import (
     NAMESPACE,
@@ -50,7 +51,8 @@ class JobManager:
 
     Args:
         ask: its control service.
-        driver: ``rayshim`` with a session in the cluster, opened at the first call.
+        driver: ``rayshim`` with a session in the cluster, opened at the first call;
+            None: jobs are only looked at.
         address: of the cluster, for ``init(address=...)`` in jobs.
         http_address: ``http://HOST:PORT`` of the dashboard.
     """
@@ -58,9 +60,9 @@ class JobManager:
     def __init__(
         self,
         ask: Ask,
-        driver: Callable[[], ModuleType],
+        driver: Callable[[], ModuleType] | None = None,
         *,
-        address: str,
+        address: str = "",
         http_address: str = "",
     ) -> None:
         self.ask = ask
@@ -135,7 +137,7 @@ class JobManager:
             options["resources"] = request.entrypoint_resources
         if request.entrypoint_label_selector:
             options["label_selector"] = request.entrypoint_label_selector
-        ray = self._driver()
+        ray = self._session()
         if not request.holds_resources:
             strategy = self._on_head_node()
             if strategy is not None:
@@ -144,6 +146,10 @@ class JobManager:
         supervisor.remote(
             record.submission_id, self._address, not request.holds_resources
         )
+
+    def _session(self) -> ModuleType:
+        assert self._driver is not None, "this manager only looks at jobs"
+        return self._driver()
 
     def _on_head_node(self) -> Any:
         """Programs that need nothing run beside the head, as in Ray, if they may."""
@@ -177,7 +183,7 @@ class JobManager:
         row = self._supervisors().get(record.actor_name)
         if row is None or row["state"] != "ALIVE":
             return False
-        ray = self._driver()
+        ray = self._session()
         try:
             supervisor = ray.get_actor(record.actor_name, NAMESPACE)
             ray.get(supervisor.stop.remote(), timeout=ANSWER_LIMIT_S)
@@ -188,7 +194,7 @@ class JobManager:
     def _kill(self, record: Record, **values: Any) -> None:
         """Ends a job that has not begun; ``values`` as of ``Record.changed``."""
         values.setdefault("status", JobStatus.STOPPED)
-        ray = self._driver()
+        ray = self._session()
         try:
             ray.kill(ray.get_actor(record.actor_name, NAMESPACE))
         except ValueError:
@@ -231,7 +237,7 @@ class JobManager:
         """
         record = self.records.get(name)
         if record is None:
-            owner = self.records.drivers().get(name)
+            owner = self.records.owner(name)
             record = self.records.get(owner) if owner else None
         if record is None:
             raise NoSuchJob(f"Job {name} does not exist")
@@ -240,58 +246,40 @@ class JobManager:
     def details(self, name: str) -> JobDetails:
         """What is known of a job, of whichever type.
 
+        Args:
+            name: its submission id, or hex job id.
+
         Raises:
             NoSuchJob: there is none.
         """
-        for one in self.all(name):
-            if name in (one.submission_id, one.job_id):
+        try:
+            record = self.record(name)
+        except NoSuchJob:
+            for one in drivers.details(self.ask, only=name):
                 return one
-        raise NoSuchJob(f"Job {name} does not exist")
+            raise
+        return details_of(record, self.records.program(record.submission_id))
 
-    def all(self, only: str = "") -> list[JobDetails]:
-        """All jobs of the cluster, the oldest first.
-
-        Args:
-            only: a submission id or hex job id, if no other is wanted.
-        """
-        drivers = self.records.drivers()
-        wanted = drivers.get(only, only)
-        if wanted:
-            found = self.records.get(wanted)
-            records = [found] if found is not None else []
-        else:
-            records = self.records.all()
-        supervisors = None
-        details = {}
-        for record in records:
+    def all(self) -> list[JobDetails]:
+        """All jobs of the cluster, the oldest first."""
+        found, supervisors = [], None
+        for record in self.records.all():
             if not record.info.status.is_terminal():
                 supervisors = supervisors or self._supervisors()
                 record = self._look_at(record, supervisors)
-            details[record.submission_id] = details_of(record)
-        others = []
-        for driver in self._drivers():
-            submission = drivers.get(driver.job_id or "")
-            if submission is None:
-                others.append(driver)
-            elif not submission:
-                continue  # the dashboard's own
-            elif submission in details:
-                details[submission].job_id = driver.job_id
-                details[submission].driver_info = driver.driver_info
-        found_all = [*details.values(), *others]
-        return sorted(found_all, key=lambda one: one.start_time or 0)
-
-    def _drivers(self) -> list[JobDetails]:
-        """The programs that have connected, as the control service knows them."""
-        from rayshim.jobs.drivers import drivers
-
-        return drivers(self.ask)
+            program = self.records.program(record.submission_id)
+            found.append(details_of(record, program))
+        known = self.records.programs()
+        found += [
+            one for one in drivers.details(self.ask) if (one.job_id or "") not in known
+        ]
+        return sorted(found, key=lambda one: one.start_time or 0)
 
     def _submitted(self, name: str, verb: str) -> Record:
         try:
             return self.record(name)
         except NoSuchJob:
-            if any(one.job_id == name for one in self._drivers()):
+            if drivers.details(self.ask, only=name):
                 text = f"Can only {verb} submission type jobs"
                 raise ValueError(text) from None
             raise
@@ -323,7 +311,7 @@ class JobManager:
                 ended = _after_death(known, row)
                 self.records.put(ended)
                 return ended
-        is_late = waited_s > _start_limit_s()
+        is_late = waited_s > _start_limit_s() and self._driver is not None
         if known.info.status is JobStatus.PENDING and is_late:
             self._kill(
                 known,

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from rayshim.jobs.info import JobDetails, JobInfo, JobStatus, JobType
+from rayshim.jobs.info import DriverInfo, JobDetails, JobInfo, JobStatus, JobType
 
 #: ``ask(method, payload)`` -> answer of the control service.
 Ask = Callable[[str, Any], Any]
 
 #: Of the store, and of the supervisors' names.
 NAMESPACE = "_rayshim_jobs"
-_JOB, _DRIVER = "job:", "driver:"
+_JOB, _DRIVER, _PROGRAM = "job:", "driver:", "program:"
 
 
 @dataclass
@@ -122,27 +122,42 @@ class Records:
 
     def remove(self, submission_id: str) -> None:
         """Forgets one."""
-        self._ask("kv_del", self._key(_JOB + submission_id))
+        for kind in (_PROGRAM, _JOB):
+            self._ask("kv_del", self._key(kind + submission_id))
 
-    def set_driver(self, job_id: str, submission_id: str) -> None:
-        """Says which submitted job a program belongs to that has connected.
+    def set_program(self, submission_id: str, program: DriverInfo) -> None:
+        """Says which program that has connected is that of a submitted job.
 
         Args:
-            job_id: hex id of the connection.
-            submission_id: of the job.
+            submission_id: of the job; empty: of none, and it is not to be listed.
+            program: with the hex id of its connection.
         """
-        key = self._key(_DRIVER + job_id)
+        key = self._key(_DRIVER + program.id)
         self._ask("kv_put", {**key, "value": submission_id, "overwrite": True})
+        if submission_id:
+            value = json.dumps(dataclasses.asdict(program))
+            key = self._key(_PROGRAM + submission_id)
+            self._ask("kv_put", {**key, "value": value, "overwrite": True})
 
-    def drivers(self) -> dict[str, str]:
-        """Hex job id -> submission id of the programs of submitted jobs."""
+    def program(self, submission_id: str) -> DriverInfo | None:
+        """The program of a submitted job that connected last."""
+        data = self._ask("kv_get", self._key(_PROGRAM + submission_id))
+        return None if data is None else DriverInfo(**json.loads(data))
+
+    def owner(self, job_id: str) -> str | None:
+        """Submission id of the job that a program with a hex job id belongs to.
+
+        Returns:
+            An empty text of a program that is not to be listed, None of one that
+            belongs to no job.
+        """
+        data = self._ask("kv_get", self._key(_DRIVER + job_id))
+        return None if data is None else _text(data)
+
+    def programs(self) -> set[str]:
+        """Hex job ids of all programs of which :meth:`owner` knows something."""
         names = self._ask("kv_list", {"namespace": NAMESPACE, "prefix": _DRIVER})
-        found = {}
-        for name in map(_text, names):
-            data = self._ask("kv_get", self._key(name))
-            if data is not None:
-                found[name.removeprefix(_DRIVER)] = _text(data)
-        return found
+        return {_text(name).removeprefix(_DRIVER) for name in names}
 
     def _put(self, record: Record, *, overwrite: bool) -> Any:
         values = record.info.to_json()
@@ -156,8 +171,13 @@ class Records:
         return {"namespace": NAMESPACE, "key": key}
 
 
-def details_of(record: Record) -> JobDetails:
-    """What a client gets to see of a record."""
+def details_of(record: Record, program: DriverInfo | None = None) -> JobDetails:
+    """What a client gets to see of a record.
+
+    Args:
+        record: of the job.
+        program: of it, once that has connected.
+    """
     names = {one.name for one in dataclasses.fields(JobDetails)}
     values = {
         one.name: getattr(record.info, one.name)
@@ -167,7 +187,11 @@ def details_of(record: Record) -> JobDetails:
     values["metadata"] = values["metadata"] or {}
     values["runtime_env"] = values["runtime_env"] or {}
     return JobDetails(
-        type=JobType.SUBMISSION, submission_id=record.submission_id, **values
+        type=JobType.SUBMISSION,
+        submission_id=record.submission_id,
+        job_id=None if program is None else program.id,
+        driver_info=program,
+        **values,
     )
 
 

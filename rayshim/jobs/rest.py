@@ -91,7 +91,7 @@ class _Jobs:
 
     async def submit(self, request: Request) -> Response:
         try:
-            wanted = JobRequest.from_json(json.loads(await request.body()))
+            wanted = JobRequest.from_json(_values(await request.body()))
             name = await asyncio.to_thread(self._manager.submit, wanted)
         except (
             TypeError,
@@ -193,6 +193,13 @@ class _Jobs:
             return _text(409, str(error))
         except ValueError as error:
             return _text(400, str(error))
+
+
+def _values(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ValueError(f"the body is no JSON: {error}") from None
 
 
 class _Packages:

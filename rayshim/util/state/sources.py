@@ -221,58 +221,9 @@ def workers(control: asking.Control, limit_s: float) -> Found:
 
 def jobs(control: asking.Control, limit_s: float) -> Found:
     """One row for each driver, and for each job that was submitted."""
-    about: dict[str, Row] = {}
-    heard = asking.ask(control, "about_process", to="drivers", limit_s=limit_s)
-    for answer in heard.answers:
-        about[answer.job_id.hex()] = {
-            **msgspec.msgpack.decode(answer.payload),
-            "node_id": answer.node_id,
-        }
-    submitted = submissions(control)
-    by_job = {row["job_id"]: row for row in submitted if row["job_id"]}
-    rows = []
-    for job in _state_rows(control, "jobs"):
-        if job["job_id"] in by_job:
-            continue
-        process = about.get(job["job_id"], {})
-        rows.append(
-            {
-                "type": "DRIVER",
-                "job_id": job["job_id"],
-                "submission_id": None,
-                "driver_info": {
-                    "id": job["job_id"],
-                    "node_ip_address": process.get("node_ip", ""),
-                    "pid": str(job["pid"]),
-                },
-                "status": job["status"],
-                "entrypoint": process.get("entrypoint", ""),
-                "message": None,
-                "error_type": None,
-                "start_time": job["start_time"],
-                "end_time": job["end_time"],
-                "metadata": {},
-                "runtime_env": process.get("runtime_env") or {},
-                "driver_agent_http_address": None,
-                "driver_node_id": process.get("node_id"),
-                "driver_exit_code": None,
-            }
-        )
-    return Found(rows + submitted, heard.silent)
+    from rayshim.jobs.manager import JobManager, as_json
 
-
-def submissions(control: asking.Control) -> list[Row]:
-    """One row for each entrypoint that was submitted as a job."""
-    space = "_rayshim_jobs"
-    try:
-        from rayshim.jobs import state_rows  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:
-        return []
-    keys = control.ask("kv_list", {"namespace": space, "prefix": b""})
-    rows: list[Row] = state_rows(
-        [control.ask("kv_get", {"namespace": space, "key": key}) for key in keys]
-    )
-    return rows
+    return Found([as_json(one) for one in JobManager(control.ask).all()], [])
 
 
 # -- runtime environments ----------------------------------------------------------
