@@ -24,7 +24,7 @@ class Cache:
     """Entries of one folder.
 
     Args:
-        folder: Where they are; it is made.
+        folder: Where they are; it is made for the first.
         limit_bytes: What all that are not in use may have together with those in use.
         max_age_days: After how long without use they go; 0: never for that.
         log: Told of what takes time.
@@ -43,7 +43,6 @@ class Cache:
         self._max_age_s = max_age_days * _DAY_S
         self._log = log
         self._held: dict[str, IO[str]] = {}
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def locks(self) -> list[str]:
@@ -63,6 +62,7 @@ class Cache:
         folder, mark = self._folder / name, self._folder / f"{name}.ready"
         if name in self._held:
             return folder
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self._lock_path(name).open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -85,6 +85,8 @@ class Cache:
 
         Also what a process that was killed left of one, but that is not told.
         """
+        if not self._folder.exists():
+            return []
         for path in self._folder.iterdir():
             if path.is_dir() and not (self._folder / f"{path.name}.ready").exists():
                 self._remove(path.name.partition(".")[0], path)

@@ -204,7 +204,9 @@ def test_nested_calls_inherit_from_their_caller():
     @ray.remote
     def outer():
         inner = evaluate.options(runtime_env={"env_vars": {"INNER": "3"}})
-        text = "(os.environ['LEVEL'], os.environ.get('INNER'), os.path.isfile('data.txt'))"
+        text = (
+            "(os.environ['LEVEL'], os.environ.get('INNER'), os.path.isfile('data.txt'))"
+        )
         return ray.get([evaluate.remote(text), inner.remote(text)])
 
     call = outer.options(runtime_env={"env_vars": {"LEVEL": "outer"}})

@@ -22,6 +22,7 @@ EXCEPTIONS = {"rayshim.lineage.ids": frozenset({"os.urandom"})}
 #: Folder of adapters/ -> the technology that it may import beside its own kind.
 TECHNOLOGY: dict[str, frozenset[str]] = {
     "dask": frozenset({"dask", "distributed", "tornado"}),
+    "environments": frozenset({"fsspec", "msgspec"}),
     "events": frozenset({"msgspec", "pyarrow"}),
     "flight": frozenset({"msgspec", "pyarrow"}),
     "http": frozenset({"h11", "starlette", "uvicorn"}),
