@@ -29,7 +29,7 @@ def render(families: Iterable[Family], common: dict[str, str]) -> bytes:
             for family in families:
                 yield _metric(family, common)
 
-    return bytes(generate_latest(Source()))  # type: ignore[arg-type]
+    return bytes(generate_latest(Source()))
 
 
 def _metric(family: Family, common: dict[str, str]) -> Metric:

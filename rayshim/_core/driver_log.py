@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from rayshim._core import session
 from rayshim._core.logprint import DriverLog
@@ -50,7 +51,7 @@ def driver_log(
     if fold_s is not None and not fold_s > 0:
         raise ValueError(f"fold_s must be above 0 seconds, not {fold_s!r}")
     printer = session.session.log_printer()
-    given = {
+    given: dict[str, Any] = {
         "show": show,
         "fold": fold,
         "fold_s": fold_s,

@@ -31,13 +31,12 @@ class CallStream(io.TextIOWrapper):
             errors="backslashreplace",
             line_buffering=True,
         )
-        self.mode = "w"
         self._label = name
         #: The call that printed last.
         self._printed: object = None
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """As of the stream that it stands for."""
         return self._label
 

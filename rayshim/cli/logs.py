@@ -137,7 +137,7 @@ def cluster(
     names = [name for group in groups.values() for name in group]
     if len(names) == 1:
         if not node_id and not node_ip:
-            node_id = _asked(lambda: state.node_of_list(address, timeout))
+            node_id = _asked(lambda: _default_node(address, timeout))
         _print(
             address=address,
             node_id=node_id,
@@ -277,6 +277,14 @@ def task(
         timeout=timeout,
         suffix="err" if err else "out",
     )
+
+
+def _default_node(address: str | None, timeout: int) -> str:
+    from rayshim._core import asking
+    from rayshim.util.state import log_sources
+
+    with asking.control_of(address, timeout) as control:
+        return log_sources.default_node(control)
 
 
 def _print(**which: Any) -> None:

@@ -117,7 +117,7 @@ class _RemotePdb(pdb.Pdb):
         self._lines = connection.makefile("r", encoding="utf-8", errors="replace")
         self._shown = connection.makefile("w", encoding="utf-8", errors="replace")
         super().__init__(stdin=self._lines, stdout=self._shown, nosigint=True)
-        self.use_rawinput = 0
+        self.use_rawinput = False
         self.prompt = "(Pdb) "
 
     def do_continue(self, arg: str) -> bool | None:
