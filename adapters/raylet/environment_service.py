@@ -121,7 +121,7 @@ class EnvironmentService:
         else:
             environment.waiting.append(kept)
 
-    def prepare(self, message: PrepareEnvironment) -> None:
+    def prepare(self, peer: Peer, message: PrepareEnvironment) -> None:
         """Build an environment before anybody needs it."""
         text = message.runtime_env
         self._environment(text, message.job_id, env_key(message.env_vars, text))
@@ -141,6 +141,10 @@ class EnvironmentService:
     def is_entering(self, worker_id: bytes) -> bool:
         """Whether an executor whose channel ended may be on its way in."""
         return worker_id in self._entering
+
+    def keeps(self, lease_id: bytes) -> bool:
+        """Whether a grant is kept back."""
+        return lease_id in self._kept
 
     def lost(self, command: ev.ReportLost) -> bool:
         """Reject a grant that is kept back and whose executor is gone."""

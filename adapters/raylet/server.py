@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rayshim.adapters.raylet import head_orders
+from rayshim.adapters.raylet import head_orders, node_reports
 from rayshim.adapters.raylet.channels import ChannelServer, Handler, Peer
 from rayshim.adapters.raylet.config import NodeConfig
 from rayshim.adapters.raylet.control import ControlService
@@ -17,17 +17,15 @@ from rayshim.adapters.raylet.dead_owners import DeadOwners
 from rayshim.adapters.raylet.head_link import Head, HeadLink, LocalHead, LocalNode
 from rayshim.adapters.raylet.local_requests import LocalRequests
 from rayshim.adapters.raylet.logs import LogRelay
+from rayshim.adapters.raylet.node_reports import ACTOR_HOLDER
 from rayshim.adapters.raylet.pool import ExecutorPool
 from rayshim.adapters.raylet.refusals import refused_here
 from rayshim.adapters.raylet.worker_lives import WorkerLives
+from rayshim.adapters.wire import environment_messages as envs
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 from rayshim.adapters.wire.ask_messages import Ask
 from rayshim.adapters.wire.codec import Message
-from rayshim.adapters.wire.environment_messages import (
-    EnvironmentEntered,
-    PrepareEnvironment,
-)
 from rayshim.adapters.wire.event_messages import TaskEvents
 from rayshim.lineage import lease_events as ev
 from rayshim.lineage import spillback
@@ -57,8 +55,6 @@ MAX_UNSENT_LOG_BYTES = 4 << 20
 EXIT_GRACE_S = 1.0
 #: Seconds for which the end waits for what executors say last.
 LAST_EVENTS_S = 0.1
-#: Leases of actors are held by ``actor:HEX`` on behalf of the control service.
-ACTOR_HOLDER = "actor:"
 
 
 class NodeServer(ChannelServer):
@@ -280,70 +276,11 @@ class NodeServer(ChannelServer):
 
     def join_message(self) -> nodes.JoinNode:
         """Who this node is, and what it runs for the control service."""
-        config, raylet = self.config, self.raylet
-        actors = []
-        for lease_id, lease in raylet.leases.items():
-            executor = lease.executor
-            if executor is None or not lease.request.holder.startswith(ACTOR_HOLDER):
-                continue
-            actors.append(
-                nodes.RunningActor(
-                    lease_id[9:],
-                    int.from_bytes(lease_id[5:9], "big"),
-                    executor.worker_id,
-                    executor.address,
-                    executor.pid,
-                    self._created.get(executor.worker_id, ""),
-                    executor.worker_id in self._created,
-                    lease.allocation.gpu_ids if lease.allocation else [],
-                )
-            )
-        return nodes.JoinNode(
-            nodes.NodeInfo(
-                config.node_id,
-                config.address,
-                self._flight_address,
-                config.node_ip,
-                True,
-                draining=self.drain is not None,
-            ),
-            to_amounts(raylet.resources.total),
-            config.labels,
-            socket.gethostname(),
-            self.pid,
-            config.is_head_node,
-            config.session_dir,
-            config.store_dir,
-            config.socket_path,
-            actors,
-            [
-                nodes.HeldBundle(group, index, to_amounts(bundle.allocation.units))
-                for group, bundles in raylet.groups.items()
-                for index, bundle in bundles.items()
-            ],
-            self.metrics_door.port,
-        )
+        return node_reports.join_message(self)
 
     def load_message(self) -> nodes.NodeLoad:
         """What the node has free now."""
-        raylet, store = self.raylet, self.store
-        return nodes.NodeLoad(
-            to_amounts(raylet.resources.available),
-            [
-                (label, to_amounts(need), count)
-                for label, need, count in raylet.demand()
-            ],
-            store_used_bytes=store.used_bytes,
-            store_limit_bytes=store.limit_bytes,
-            spilled_bytes=sum(store.spilled.values()),
-            primary_bytes=store.primary_bytes,
-            drain_note=self.drain_note,
-            bundles=[
-                nodes.HeldBundle(group, index, to_amounts(bundle.resources.available))
-                for group, bundles in raylet.groups.items()
-                for index, bundle in bundles.items()
-            ],
-        )
+        return node_reports.load_message(self)
 
     def ask_head_again(self) -> None:
         """The head may have forgotten what it was asked, and what it asked for."""
@@ -638,12 +575,8 @@ _MESSAGES: dict[type, Handler] = {
     wire.UpdateBacklog: _S._backlog,
     nodes.MoveRefused: _S._move_refused,
     TaskEvents: lambda server, peer, message: server.event_files.take(message),
-    EnvironmentEntered: lambda server, peer, message: server.environments.entered(
-        peer, message
-    ),
-    PrepareEnvironment: lambda server, peer, message: server.environments.prepare(
-        message
-    ),
+    envs.EnvironmentEntered: lambda server, *said: server.environments.entered(*said),
+    envs.PrepareEnvironment: lambda server, *said: server.environments.prepare(*said),
     wire.ActorCreated: _S._created_actor,
     wire.ActorFailed: _S._pass_on,
     wire.ActorExiting: _S._pass_on,

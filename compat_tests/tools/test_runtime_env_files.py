@@ -8,9 +8,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tools.runtime_env_parts import make_files, make_zip
 
 import ray
+from tools.runtime_env_parts import make_files, make_zip
 
 
 def _hook():

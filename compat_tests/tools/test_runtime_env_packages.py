@@ -1,4 +1,4 @@
-"""Jobs and tasks with installed packages: ``pip``, ``uv``, wheels; failures of a job."""
+"""Jobs and tasks with installed packages: ``pip``, ``uv``, wheels; bad paths."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tools.runtime_env_parts import make_files, make_wheel, make_zip
 
 import ray
+from tools.runtime_env_parts import make_files, make_wheel, make_zip
 
 
 @pytest.fixture(scope="module")
