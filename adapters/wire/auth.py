@@ -69,7 +69,10 @@ def _receive(sock: socket.socket, size_bytes: int) -> bytes:
     while len(parts) < size_bytes:
         chunk = sock.recv(size_bytes - len(parts))
         if not chunk:
-            raise HandshakeError("the other side closed during the handshake")
+            raise HandshakeError(
+                "the other side closed during the handshake: it has another token, or "
+                "is no process of a cluster"
+            )
         parts += chunk
     return parts
 

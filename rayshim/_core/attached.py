@@ -116,7 +116,8 @@ class AttachedSession(Session):
         """The cluster stays: the end of the channels ends the job."""
 
     def _remove_folders(self) -> None:
-        self._socket_path.unlink(missing_ok=True)
+        if self._socket_path.name:
+            self._socket_path.unlink(missing_ok=True)
         if self._is_remote:
             super()._remove_folders()
 
