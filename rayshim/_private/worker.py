@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from rayshim._core import current
 from rayshim._core.api import (
     cancel,

@@ -114,7 +114,7 @@ class tqdm:
 
     def __iter__(self) -> Iterator[Any]:
         if self._iterable is None:
-            raise ValueError("this bar counts no iterable: pass one, or call update()")
+            raise ValueError("No iterable provided: pass one, or call update()")
         try:
             for item in self._iterable:
                 yield item
@@ -173,7 +173,7 @@ class BarManager:
                 self._progress = _new_progress()
                 self._progress.start()
             if bar not in self._bars:
-                self._bars[bar] = self._progress.add_task("", total=None)
+                self._bars[bar] = self._progress.add_task("", total=None, unit="")
                 self._open.add(bar)
             self._progress.update(
                 self._bars[bar],
