@@ -34,7 +34,6 @@ _UNSUPPORTED = {
     "_redis_max_memory": "leave it out: there is no Redis",
     "_plasma_directory": "leave it out: the store lives in /dev/shm",
     "_redis_username": "leave it out: there is no Redis",
-    "_redis_password": "leave it out: there is no Redis",
     "storage": "pass absolute paths to what needs storage",
     "_cluster_id": "leave it out",
 }
@@ -102,6 +101,8 @@ class InitOptions:
         logging_config = more.pop("logging_config", None)
         tracing = more.pop("_tracing_startup_hook", None)
         more.pop("_skip_env_hook", None)
+        # Libraries make one up for each session; there is no Redis that had one.
+        more.pop("_redis_password", None)
         node_ip = more.pop("_node_ip_address", None)
         if node_ip not in (None, "127.0.0.1", "localhost"):
             raise _unsupported("_node_ip_address", "leave it out: sessions are local")
