@@ -137,7 +137,7 @@ async def overview(request: Request, site: Site) -> dict[str, Any]:
     if len(problems) == len(found):
         raise problems[0]
     nodes = found["nodes"] or []
-    tasks = found["tasks"] or []
+    tasks = found["tasks"].rows if found["tasks"] else []
     failed = [row for row in tasks if row.get("state") == "FAILED"]
     failed.sort(key=lambda row: row.get("end_time_ms") or 0, reverse=True)
     dead = [
@@ -155,16 +155,22 @@ async def overview(request: Request, site: Site) -> dict[str, Any]:
         "store": _store(nodes),
         "node_states": counted(nodes, "state") or {},
         "silent": [row for row in nodes if row["silence"]],
-        "task_states": counted(found["tasks"], "state"),
+        "task_states": counted(tasks, "state") if found["tasks"] else None,
         "actor_states": counted(found["actors"], "state"),
         "group_states": counted(found["groups"], "state"),
         "job_states": counted(found["jobs"], "status"),
-        "waiting": found["demand"],
+        "waiting": _waiting(nodes, found["demand"] or ()),
         "autoscaler": found["autoscaler"] or [],
         "failed": failed[:SHOWN_FAILURES],
         "dead": dead[-SHOWN_FAILURES:][::-1],
         "charts": _charts(site)[:4],
     }
+
+
+def _waiting(nodes: Sequence[dict[str, Any]], demand: Sequence[dict[str, Any]]) -> int:
+    """Requests that wait at nodes, and of actors at the head."""
+    at_nodes = sum(row["waiting"] or 0 for row in nodes)
+    return at_nodes + sum(not row.get("asker") for row in demand)
 
 
 def _store(nodes: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rayshim.dashboard import tables
 from rayshim.dashboard.cluster_pages import node_rows
-from rayshim.dashboard.reading import MAX_ROWS
 from rayshim.dashboard.site import Page, Site
 from rayshim.dashboard.tables import Column
 
@@ -33,18 +32,12 @@ async def objects(request: Request, site: Site) -> dict[str, Any]:
     """The table of values, and sums by call site and by holder."""
     reader = site.reader
     found, problems = await reader.together(
-        objects=reader.rows(
-            "list_objects",
-            fresh_s=4.0,
-            limit=MAX_ROWS,
-            detail=True,
-            raise_on_missing_output=False,
-        ),
+        objects=reader.all_rows("objects"),
         nodes=node_rows(site),
     )
     if found["objects"] is None:
         raise problems[0]
-    rows = found["objects"]
+    rows, silent = found["objects"]
     table = tables.cut(
         rows,
         OBJECT_COLUMNS,
@@ -56,6 +49,7 @@ async def objects(request: Request, site: Site) -> dict[str, Any]:
     return {
         "problems": problems,
         "table": table,
+        "silent": silent,
         "nodes": [row for row in found["nodes"] or () if row["alive"]],
         "by_site": summed(rows, ("call_site",)),
         "by_holder": summed(rows, ("type", "ip", "pid")),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayshim.dashboard.texts import duration
+from rayshim.dashboard.texts import took
 
 #: Size of a small chart in its own units.
 WIDTH, HEIGHT = 300, 74
@@ -90,8 +90,8 @@ class Bar:
     @property
     def title(self) -> str:
         """What it is."""
-        took = duration((self.end_ms - self.begin_ms) / 1000)
-        return f"{self.name}, {took}{', failed' if self.is_failed else ''}"
+        shown = took((self.end_ms - self.begin_ms) / 1000)
+        return f"{self.name}, {shown}{', failed' if self.is_failed else ''}"
 
 
 @dataclass(slots=True)

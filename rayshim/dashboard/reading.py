@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 FRESH_S = 1.0
 #: Seconds that one question may take before the page says that it is not answered.
 LIMIT_S = 10.0
+#: A long answer is good for so many times the seconds that it took, at most for
+#: :data:`MAX_FRESH_S`: what one reader costs is bounded, however much there is to read.
+REST, MAX_FRESH_S = 12.0, 10.0
 #: Answers that are kept.
 MAX_KEPT = 256
 #: Rows that one question to the state API gives.
@@ -35,6 +38,9 @@ class Context(Protocol):
 
     async def state(self, function_name: str, **arguments: Any) -> Any:
         """What a function of :mod:`rayshim.util.state` returns."""
+
+    async def rows(self, resource: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """All rows of a resource, and who kept silent."""
 
 
 class Unanswered(Exception):
@@ -83,6 +89,20 @@ class Reader:
         return await self._once(
             key, method, fresh_s, lambda: self._context.ask(method, payload)
         )
+
+    async def all_rows(self, resource: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """All rows of a resource, and one line for each who should have some.
+
+        Raises:
+            Unanswered: nobody answers.
+        """
+        told: tuple[list[dict[str, Any]], list[str]] = await self._once(
+            f"rows {resource}",
+            resource,
+            FRESH_S,
+            lambda: self._context.rows(resource),
+        )
+        return told
 
     async def rows(
         self, function_name: str, *, fresh_s: float = FRESH_S, **arguments: Any
@@ -136,10 +156,14 @@ class Reader:
         self, read: Callable[[], Awaitable[Any]], fresh_s: float, key: str
     ) -> Any:
         fresh_until_s = float("-inf")
+        began_s = self._clock()
         try:
             async with asyncio.timeout(LIMIT_S):
                 value = await read()
-            fresh_until_s = self._clock() + fresh_s
+            now = self._clock()
+            if fresh_s:
+                fresh_s = max(fresh_s, min(MAX_FRESH_S, REST * (now - began_s)))
+            fresh_until_s = now + fresh_s
             return value
         except Exception:
             # Not asked again at once by every tab that is open.

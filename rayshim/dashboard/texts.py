@@ -99,6 +99,16 @@ def duration(seconds: Any) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def took(seconds: Any) -> str:
+    """How long a call took; its times are known to a millisecond.
+
+    Example:
+        >>> took(0.0), took(0.25)
+        ('< 1 ms', '0.25 s')
+    """
+    return "< 1 ms" if seconds == 0 else duration(seconds)
+
+
 def clock(at_ms: Any) -> str:
     """A time of the day, in the time zone of the head.
 
@@ -170,6 +180,7 @@ FILTERS = {
     "resources": resources,
     "count": count,
     "duration": duration,
+    "took": took,
     "clock": clock,
     "exact_clock": exact_clock,
     "short": short,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayshim.dashboard import plots, tables
 from rayshim.dashboard.reading import MAX_ROWS, Missing, Reader, Unanswered
@@ -64,48 +64,67 @@ GROUP_COLUMNS = (
 )
 
 
-async def read_tasks(reader: Reader) -> list[dict[str, Any]]:
-    """The newest calls, each with ``duration_s``.
+class Tasks(NamedTuple):
+    """The calls that are remembered."""
+
+    #: The newest, each with ``duration_s``.
+    rows: list[dict[str, Any]]
+    #: Of all that are remembered.
+    total: int
+    #: Processes that did not say what they do, a line for each.
+    silent: list[str]
+
+
+async def read_tasks(reader: Reader) -> Tasks:
+    """The newest calls.
 
     Raises:
         Unanswered: nobody answers.
     """
-    rows = await reader.rows(
-        "list_tasks",
-        fresh_s=FRESH_S,
-        limit=MAX_ROWS,
-        detail=True,
-        raise_on_missing_output=False,
-    )
+    rows, silent = await reader.all_rows("tasks")
+    count = len(rows)
+    if count > MAX_ROWS:
+        # What runs or waits, then what ended last.
+        rows = sorted(rows, key=_newest, reverse=True)[:MAX_ROWS]
     now_ms = time.time() * 1000
     for row in rows:
         start, end = row.get("start_time_ms"), row.get("end_time_ms")
         row["duration_s"] = (
             max(0.0, ((end or now_ms) - start) / 1000) if start else None
         )
-    return rows
+    return Tasks(rows, count, silent)
+
+
+def _newest(row: dict[str, Any]) -> float:
+    if row.get("state") not in _ENDED:
+        return float("inf")
+    return row.get("end_time_ms") or 0.0
 
 
 async def tasks(request: Request, site: Site) -> dict[str, Any]:
     """The table of calls."""
-    rows = await read_tasks(site.reader)
+    found = await read_tasks(site.reader)
     table = tables.cut(
-        rows,
+        found.rows,
         TASK_COLUMNS,
         dict(request.query_params),
         path="/tasks",
         sort="start_time_ms",
         is_descending=True,
     )
-    return {"table": table, "limit": MAX_ROWS, "is_cut": len(rows) >= MAX_ROWS}
+    return {
+        "table": table,
+        "limit": MAX_ROWS,
+        "count": found.total,
+        "silent": found.silent,
+    }
 
 
 async def task(request: Request, site: Site) -> dict[str, Any]:
     """One call, with all its attempts."""
     task_id = request.path_params["task_id"]
-    rows = [
-        row for row in await read_tasks(site.reader) if row.get("task_id") == task_id
-    ]
+    known = await read_tasks(site.reader)
+    rows = [row for row in known.rows if row.get("task_id") == task_id]
     if not rows:
         rows = await site.reader.rows(
             "list_tasks",
@@ -151,7 +170,7 @@ def _rest(row: dict[str, Any], shown: frozenset[str]) -> list[tuple[str, Any]]:
 
 async def timeline(request: Request, site: Site) -> dict[str, Any]:
     """The picture of what ran where."""
-    rows = await read_tasks(site.reader)
+    rows = (await read_tasks(site.reader)).rows
     wanted = request.query_params.get("function", "")[: tables.MAX_TEXT]
     if wanted:
         rows = [row for row in rows if row.get("func_or_class_name") == wanted]
@@ -208,7 +227,8 @@ async def actor(request: Request, site: Site) -> dict[str, Any]:
     if not rows:
         raise Missing(f"The cluster knows no actor {actor_id}.")
     row = rows[0]
-    calls = [one for one in found["tasks"] or () if one.get("actor_id") == actor_id]
+    known = found["tasks"].rows if found["tasks"] else []
+    calls = [one for one in known if one.get("actor_id") == actor_id]
     calls.sort(key=lambda one: one.get("start_time_ms") or 0, reverse=True)
     is_pending = row["state"] not in ("ALIVE", "DEAD")
     return {
