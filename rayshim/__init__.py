@@ -33,6 +33,7 @@ _NAMES = {
     "available_resources": "rayshim._core.api",
     "get_gpu_ids": "rayshim._core.api",
     "timeline": "rayshim._core.api",
+    "get_dask_client": "rayshim.util.dask.client",
     "driver_log": "rayshim._core.driver_log",
     "explain": "rayshim._core.api",
     "Explanation": "rayshim.lineage.reasons",

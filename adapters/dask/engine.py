@@ -1,4 +1,4 @@
-"""Dask's scheduler and worker inside the node process's event loop."""
+"""Dask's scheduler inside the event loop of the head, or of a session's one node."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from rayshim.adapters.raylet.config import NodeConfig
 
 if TYPE_CHECKING:
     from rayshim.adapters.dask.lease_tasks import LeaseTasks
-
-#: Lease tasks are coroutines and take no thread; this only must not be the limit.
-NTHREADS = 10_000
 
 #: What costs time in an idle cluster, or would act on memory behind our back.
 _DASK_SETTINGS: dict[str, Any] = {
@@ -41,7 +38,10 @@ class Engine(NamedTuple):
 
 
 async def start(config: NodeConfig) -> Engine:
-    """Starts both; in a head only the scheduler, whose tasks are leases, too.
+    """Starts the scheduler, whose tasks are leases, too, in a head.
+
+    Dask's own tasks wait for workers, which `rayshim.get_dask_client` starts as actors:
+    none runs in this process.
 
     The imports (half a second) run in a thread, so that leases are granted
     meanwhile. Outside of a cluster only loopback is listened on; no HTTP server starts.
@@ -63,18 +63,6 @@ async def start(config: NodeConfig) -> Engine:
         dashboard=False,
         dashboard_address=None,
     )
-    if config.with_raylet:
-        await servers.NodeWorker(
-            scheduler.address,
-            protocol=comm.SCHEME,
-            host=host,
-            name=config.node_id,
-            nthreads=NTHREADS,
-            resources=config.resources,
-            local_directory=directory,
-            dashboard=False,
-            memory_limit=0,
-        )
     tasks = None
     if not config.with_raylet:
         tasks = _late("lease_tasks").LeaseTasks(scheduler)

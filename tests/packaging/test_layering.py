@@ -107,6 +107,8 @@ def test_optional_packages_are_imported_where_they_are_needed(name: str) -> None
     allowed = sys.stdlib_module_names | CORE | {"rayshim"} | TECHNOLOGY[folder]
     if is_below(name, WEB):
         allowed |= {"starlette"}
+    if is_below(name, {"rayshim.util.dask"}):
+        allowed |= TECHNOLOGY["dask"]
     found = [
         item
         for item in imports(name)

@@ -7,6 +7,7 @@ from typing import Any
 
 import dask
 from dask._task_spec import Alias, DataNode, GraphNode, Task, convert_legacy_graph
+from dask.base import normalize_token
 from dask.highlevelgraph import HighLevelGraph
 
 from rayshim._core.refs import ObjectRef
@@ -62,6 +63,12 @@ class Graph:
 
         ranks = order(self.nodes)
         return sorted(self.nodes, key=ranks.__getitem__)
+
+
+@normalize_token.register(ObjectRef)  # type: ignore[untyped-decorator]
+def _token_of(ref: ObjectRef) -> tuple[str, str]:
+    """What names of nodes with a reference are made of, instead of its pickle."""
+    return "ObjectRef", ref.hex()
 
 
 def _remote_args(annotations: Mapping[str, Any]) -> dict[str, Any]:
