@@ -247,6 +247,9 @@ class Cluster:
         RaySystemError: a process did not come up; the text says why.
     """
 
+    #: ``HOST:PORT``; None while there is no head.
+    address: str | None
+
     def __init__(
         self,
         initialize_head: bool = False,
@@ -265,7 +268,7 @@ class Cluster:
         self.head_node: _HeadNode | None = None
         self.worker_nodes: set[ClusterNode] = set()
         #: ``HOST:PORT`` for ``init(address=...)``; None without a head.
-        self.address: str | None = None
+        self.address = None
         #: True once this process was connected by :meth:`connect`.
         self.connected = False
         #: Added to the environment of each process that is started from now on.

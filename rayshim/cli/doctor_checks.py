@@ -27,6 +27,8 @@ MIN_PROCESSES = 4_096
 FULL_DISK = 0.95
 #: Seconds that clocks may differ.
 CLOCK_S = 5.0
+#: Days before the end of a certificate that it is said.
+SOON_DAYS = 30
 #: Modules that have to be there.
 NEEDED = ("cloudpickle", "msgspec", "psutil", "pyarrow", "distributed")
 
@@ -56,6 +58,7 @@ def check_all(address: str, temp_dir: str | None) -> list[Finding]:
         *check_folders(temp_dir),
         *check_modules(),
         *check_token(),
+        *check_tls(),
         *check_ports(),
     ]
     return [*found, *check_cluster(address, temp_dir)]
@@ -212,6 +215,39 @@ def check_token() -> Iterator[Finding]:
             )
             return
     yield Finding("ok", "token", "one is set in the environment")
+
+
+def check_tls() -> Iterator[Finding]:
+    """Whether the certificates that the settings name work, and for how long."""
+    import ssl
+
+    from rayshim.adapters.wire import tls
+
+    new = "rayshim cert FOLDER --force, and copy it to each host"
+    try:
+        credentials = tls.of_environment()
+        if credentials is not None:
+            credentials.check()
+    except ValueError as error:
+        yield Finding("error", "TLS", str(error), "rayshim cert FOLDER makes a set")
+        return
+    if credentials is None:
+        yield Finding("ok", "TLS", "off: fine on loopback and on trusted networks")
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(credentials.ca)
+    ends = min(
+        ssl.cert_time_to_seconds(str(one["notAfter"]))
+        for one in context.get_ca_certs()
+        if "notAfter" in one
+    )
+    days = (ends - time.time()) / 86_400
+    if days < 0:
+        yield Finding("error", "TLS", f"the authority ended {-days:.0f} days ago", new)
+    elif days < SOON_DAYS:
+        yield Finding("warning", "TLS", f"the authority ends in {days:.0f} days", new)
+    else:
+        yield Finding("ok", "TLS", f"on; the authority is good for {days:.0f} days")
 
 
 def check_ports() -> Iterator[Finding]:

@@ -16,6 +16,8 @@ from rayshim import RAYSHIM_VERSION
 
 #: Command -> "module:name" of its click command or group.
 _COMMANDS = {
+    "check-open-ports": "rayshim.cli.open_ports:check_open_ports",
+    "sanity-check": "rayshim.cli.doctor:doctor",
     "cert": "rayshim.cli.cert:cert",
     "cluster-dump": "rayshim.cli.dump:cluster_dump",
     "compat": "rayshim.cli.compat:compat",
@@ -24,6 +26,7 @@ _COMMANDS = {
     "doctor": "rayshim.cli.doctor:doctor",
     "drain-node": "rayshim.cli.drain_node:drain_node",
     "enable-usage-stats": "rayshim.cli.usage_stats:enable_usage_stats",
+    "get": "rayshim.cli.get:get",
     "get-auth-token": "rayshim.cli.auth_token:get_auth_token",
     "get-head-ip": "rayshim.cli.node_ips:get_head_ip",
     "get-worker-ips": "rayshim.cli.node_ips:get_worker_ips",
@@ -32,15 +35,20 @@ _COMMANDS = {
     "job": "rayshim.cli.job:job",
     "kill-actor": "rayshim.cli.kill_actor:kill_actor",
     "kill-random-node": "rayshim.cli.kill_random_node:kill_random_node",
+    "list": "rayshim.cli.list:list_",
     "local-dump": "rayshim.cli.dump:local_dump",
     "logs": "rayshim.cli.logs:logs",
+    "memory": "rayshim.cli.memory:memory",
     "metrics": "rayshim.cli.metrics:metrics",
     "microbenchmark": "rayshim.cli.microbenchmark:microbenchmark",
+    "replay": "rayshim.cli.replay:replay",
     "run": "rayshim.cli.run:run",
     "stack": "rayshim.cli.stack:stack",
     "start": "rayshim.cli.start:start",
     "status": "rayshim.cli.status:status",
     "stop": "rayshim.cli.stop:stop",
+    "summary": "rayshim.cli.summary:summary",
+    "timeline": "rayshim.cli.timeline:timeline",
     "version": "rayshim.cli.run:version",
     "why": "rayshim.cli.why:why",
 }
@@ -65,6 +73,22 @@ class LazyGroup(click.Group):
         command: Any = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """The commands, and Ray's that are refused."""
+        super().format_commands(ctx, formatter)
+        from rayshim.cli import refused
+
+        with formatter.section("Commands of Ray that are refused, with a reason"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str()) for name, one in _sorted(refused)]
+            )
+
+
+def _sorted(refused: Any) -> list[tuple[str, click.Command]]:
+    return sorted(refused.commands.items())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
