@@ -142,7 +142,9 @@ def _profile(event: Row) -> Row:
 _COLORS = {"FINISHED": "generic_work", "FAILED": "terrible"}
 
 
-def timeline(ended: Iterable[Row], live: Sequence[Row] = (), now_s: float = 0.0) -> Any:
+def timeline(
+    ended: Iterable[Row], live: Sequence[Row] = (), now_s: float = 0.0
+) -> list[Row]:
     """Calls as events of Chrome's trace format, which Perfetto reads as well.
 
     Args:

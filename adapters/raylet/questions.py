@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rayshim.adapters.raylet.groups import Deferred
-from rayshim.adapters.wire import ask_messages as ask
+from rayshim.adapters.wire import ask_messages as asked
 from rayshim.adapters.wire import messages as wire
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ class Questions:
         self._server = server
         self._ids = itertools.count(1)
         #: Question -> its answer.
-        self._open: dict[int, asyncio.Future[ask.Told]] = {}
+        self._open: dict[int, asyncio.Future[asked.Told]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # For those who ask.
 
     async def ask(
-        self, send: Callable[[ask.Ask], Any], question: ask.Ask, limit_s: float
-    ) -> ask.Told:
+        self, send: Callable[[asked.Ask], Any], question: asked.Ask, limit_s: float
+    ) -> asked.Told:
         """What somebody answers; with the error :data:`NO_ANSWER` if too late.
 
         Args:
@@ -79,24 +79,24 @@ class Questions:
             limit_s: seconds to wait.
         """
         number = question.request_id = next(self._ids)
-        answer: asyncio.Future[ask.Told] = self._server.loop.create_future()
+        answer: asyncio.Future[asked.Told] = self._server.loop.create_future()
         self._open[number] = answer
         try:
             send(question)
             async with asyncio.timeout(min(limit_s, MAX_LIMIT_S)):
                 return await answer
         except TimeoutError:
-            return ask.Told(number, NO_ANSWER, b"")
+            return asked.Told(number, NO_ANSWER, b"")
         finally:
             self._open.pop(number, None)
 
-    def told(self, message: ask.Told) -> None:
+    def told(self, message: asked.Told) -> None:
         """A process or node answered."""
         answer = self._open.pop(message.request_id, None)
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    async def ask_processes(self, question: ask.Ask) -> list[ask.ProcessTold]:
+    async def ask_processes(self, question: asked.Ask) -> list[asked.ProcessTold]:
         """What the processes of this node answer."""
         roles = _ROLES[question.to]
         peers = [
@@ -109,14 +109,14 @@ class Questions:
             *(
                 self.ask(
                     peer.connection.send,
-                    ask.Ask(0, question.method, question.payload),
+                    asked.Ask(0, question.method, question.payload),
                     question.limit_s,
                 )
                 for peer in peers
             )
         )
         return [
-            ask.ProcessTold(
+            asked.ProcessTold(
                 peer.worker_id,
                 peer.pid,
                 peer.role,
@@ -139,14 +139,14 @@ class Questions:
             ValueError: nobody is called so.
             Deferred: always, else.
         """
-        wanted = msgspec.msgpack.decode(message.payload, type=ask.AskAll)
+        wanted = msgspec.msgpack.decode(message.payload, type=asked.AskAll)
         if wanted.to != "nodes" and wanted.to not in _ROLES:
             raise ValueError(f"ask: 'to' is one of nodes, {', '.join(_ROLES)}")
         self._begin(self._serve(control, peer, message.request_id, wanted))
         raise Deferred
 
     async def _serve(
-        self, control: ControlService, peer: Peer, request_id: int, wanted: ask.AskAll
+        self, control: ControlService, peer: Peer, request_id: int, wanted: asked.AskAll
     ) -> None:
         nodes = [
             node
@@ -158,7 +158,7 @@ class Questions:
             *(
                 self.ask(
                     node.link.send,
-                    ask.Ask(
+                    asked.Ask(
                         0,
                         wanted.method,
                         wanted.payload,
@@ -172,18 +172,18 @@ class Questions:
             )
         )
         answers = [
-            ask.NodeTold(node.node_id, answer.error, answer.payload)
+            asked.NodeTold(node.node_id, answer.error, answer.payload)
             for node, answer in zip(nodes, told, strict=True)
         ]
         control.respond(peer, request_id, value=answers)
 
     # A node's part.
 
-    def answer(self, server: NodeServer, question: ask.Ask) -> None:
+    def answer(self, server: NodeServer, question: asked.Ask) -> None:
         """Answers a question of the control service."""
         self._begin(self._answer(server, question))
 
-    async def _answer(self, server: NodeServer, question: ask.Ask) -> None:
+    async def _answer(self, server: NodeServer, question: asked.Ask) -> None:
         error, payload = "", b""
         try:
             if question.to:
@@ -195,7 +195,7 @@ class Questions:
         except Exception as failure:
             logger.warning("question %s failed", question.method, exc_info=True)
             error = f"{type(failure).__name__}: {failure}"
-        server.head.send(ask.Told(question.request_id, error, payload))
+        server.head.send(asked.Told(question.request_id, error, payload))
 
     def _begin(self, work: Any) -> None:
         task = self._server.loop.create_task(work)

@@ -193,6 +193,27 @@ def jobs(control: ControlService) -> list[Row]:
     return rows
 
 
+def stores(control: ControlService) -> list[Row]:
+    """How full the store of each live node is."""
+    rows = []
+    for node in control.nodes.alive():
+        local = control.local
+        load = node.load
+        if node.local is not None and local is not None:
+            load = local.load_message()
+        rows.append(
+            {
+                "node_id": node.node_id,
+                "node_ip": node.join.info.node_ip,
+                "used_bytes": load.store_used_bytes if load is not None else 0,
+                "limit_bytes": load.store_limit_bytes if load is not None else 0,
+                "spilled_bytes": load.spilled_bytes if load is not None else 0,
+                "primary_bytes": load.primary_bytes if load is not None else 0,
+            }
+        )
+    return rows
+
+
 def cluster_events(control: ControlService) -> list[Row]:
     """The newest changes of nodes, jobs, actors and placement groups."""
     rows = []
@@ -226,4 +247,5 @@ _ROWS: dict[str, Callable[[ControlService], list[Row]]] = {
     "placement_groups": placement_groups,
     "jobs": jobs,
     "cluster_events": cluster_events,
+    "stores": stores,
 }

@@ -507,10 +507,30 @@ def get_gpu_ids() -> list[int] | list[str]:
 
 
 def timeline(filename: str | None = None) -> Any:
-    """Not supported yet."""
-    raise NotImplementedError(
-        "timeline() is not supported yet; use explain() and the log files"
-    )
+    """What ran when and where, as trace events for Chrome or Perfetto.
+
+    Every call that ran is a bar in the row of its process, those too that run now. What
+    has ended is there as long as its node keeps it (setting ``task_events_kept``); of a
+    session that is over there is ``rayshim timeline --session``.
+
+    Args:
+        filename: file to write; open it with https://ui.perfetto.dev. None: the
+            events are returned.
+
+    Returns:
+        A list of events; None if they were written.
+
+    Raises:
+        RaySystemError: no session is open.
+
+    Example:
+        >>> import rayshim as ray
+        >>> ray.timeline("timeline.json")  # doctest: +SKIP
+    """
+    _require_started()
+    from rayshim.util.state import timelines
+
+    return timelines.timeline(filename)
 
 
 def explain(target: Any) -> Explanation:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rayshim.util.state.client import StateApiClient
+from rayshim.util.state.client import StateApiClient as StateApiClient
 from rayshim.util.state.common import (
     DEFAULT_LIMIT,
     DEFAULT_RPC_TIMEOUT,

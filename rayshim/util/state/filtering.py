@@ -49,7 +49,7 @@ def _equals(have: Any, wanted: Any) -> bool:
         if isinstance(wanted, str):
             text = wanted.lower()
             return text in (_TRUE if have else _FALSE)
-        return have == wanted
+        return bool(have == wanted)
     if isinstance(have, (int, float)):
         try:
             return have == float(wanted)

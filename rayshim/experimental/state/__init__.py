@@ -1,0 +1,1 @@
+"""``ray.experimental.state``: the former place of :mod:`rayshim.util.state`."""
