@@ -83,6 +83,11 @@ class EventService:
         if self._keep > 0:
             history.archive(self._folder)
 
+    @property
+    def ended(self) -> int:
+        """Calls that were told of, since this node began."""
+        return self._count + self.dropped
+
     def batches(self) -> list[bytes]:
         """The batches that are kept, the oldest first."""
         return [batch for _, batch in self._batches]

@@ -46,6 +46,7 @@ def _known(server: NodeServer) -> dict[str, Any]:
     executors = explain.executor_rows(raylet, now)
     for row in executors:
         row["label"] = labels.get(row["pid"], "")
+    events = server._event_files  # made by the first call that ends
     # Those that wait come first: they are what people look for.
     leases.sort(key=lambda row: row["state"] == "GRANTED")
     return {
@@ -59,6 +60,7 @@ def _known(server: NodeServer) -> dict[str, Any]:
         "spilled_bytes": store.spilled_bytes,
         "spilled_count": len(store.spilled),
         "peers": len(server.peers),
+        "tasks_ended": events.ended if events is not None else 0,
     }
 
 

@@ -14,6 +14,7 @@ from rayshim.adapters.wire.oneshot import OneShot
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from rayshim.dashboard.known_calls import KnownCalls
     from rayshim.jobs.manager import JobManager
 
 #: Seconds for one answer of the control service.
@@ -43,6 +44,7 @@ class DashboardContext:
         self._links: list[OneShot] = []
         self._driver_lock = threading.Lock()
         self._driver: ModuleType | None = None
+        self._calls: KnownCalls | None = None
         #: The jobs of the cluster, once the routes of jobs are there.
         self.jobs: JobManager | None = None
 
@@ -123,6 +125,12 @@ class DashboardContext:
             from rayshim.util.state import sources
             from rayshim.util.state.options import StateResource
 
+            if resource == "tasks":
+                if self._calls is None:
+                    from rayshim.dashboard.known_calls import KnownCalls
+
+                    self._calls = KnownCalls()
+                return self._calls.read(_Control(self), ROWS_S)
             found = sources.rows_of(_Control(self), StateResource(resource), ROWS_S)
             return found.rows, list(found.silent)
 

@@ -67,8 +67,18 @@ class Calls(NamedTuple):
     dropped: int
 
 
-def calls(control: asking.Control, limit_s: float) -> Calls:
-    """What nodes, owners and executors say of calls."""
+def calls(
+    control: asking.Control,
+    limit_s: float,
+    read: Callable[[bytes], list[Row]] = records.call_rows,
+) -> Calls:
+    """What nodes, owners and executors say of calls.
+
+    Args:
+        control: of the cluster.
+        limit_s: seconds that each may take.
+        read: makes rows of a batch of ends.
+    """
     heard = asking.ask(
         control, "calls", msgspec.msgpack.encode(limit_s), limit_s=limit_s
     )
@@ -81,7 +91,7 @@ def calls(control: asking.Control, limit_s: float) -> Calls:
         told = _CALLS.decode(answer.payload)
         dropped += told.dropped
         for batch in told.batches:
-            ended += records.call_rows(batch)
+            ended += read(batch)
         for process in told.processes:
             if process.error:
                 silent.append(_silent(process, answer.node_id))
@@ -137,10 +147,10 @@ def tasks(control: asking.Control, limit_s: float) -> Found:
     """One row for each attempt at a call."""
     known = calls(control, limit_s)
     rows = task_events.joined(known.ended, known.live)
-    return Found(_with_constructors(control, rows), known.silent)
+    return Found(with_constructors(control, rows), known.silent)
 
 
-def _with_constructors(control: asking.Control, rows: list[Row]) -> list[Row]:
+def with_constructors(control: asking.Control, rows: list[Row]) -> list[Row]:
     """Adds constructors that wait for a place, of which the control service knows."""
     named = {row["task_id"] for row in rows}
     for actor in _state_rows(control, "actors"):
