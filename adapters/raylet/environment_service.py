@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 SETUP_TIMEOUT_S = 600.0
 #: Seconds for which a failure answers further requests, too: those that were granted
 #: at the same time.
-FAILURE_S = 2.0
+FAILURE_S = 1.0
 #: Seconds without executors after which files of an environment may be removed.
 KEEP_S = 600.0
 #: Bytes of a line of the builder.

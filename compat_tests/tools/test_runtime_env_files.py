@@ -238,13 +238,12 @@ def test_actors_have_environments_of_their_own(job):
     assert ray.get(actor.ask.remote("os.environ['ONLY_JOB']")) == "1"
 
 
-def test_an_actor_that_restarts_is_in_its_environment_again():
+def test_an_actor_that_restarts_is_in_its_environment_again(wait_until):
     actor = Asker.options(max_restarts=1, max_task_retries=-1).remote()
     pid = ray.get(actor.ask.remote("os.getpid()"))
     ray.kill(actor, no_restart=False)
-    again = ray.get(actor.ask.remote("(os.getpid(), open('data.txt').read())"))
-    assert again[0] != pid
-    assert again[1] == "from the driver"
+    wait_until(lambda: ray.get(actor.ask.remote("os.getpid()")) != pid)
+    assert ray.get(actor.ask.remote("open('data.txt').read()")) == "from the driver"
 
 
 def test_a_missing_archive_fails_the_task(job):

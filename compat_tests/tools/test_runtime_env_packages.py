@@ -62,7 +62,7 @@ def evaluate(text):
 
 def ask(text, **runtime_env):
     call = evaluate.options(**({"runtime_env": runtime_env} if runtime_env else {}))
-    return ray.get(call.remote(text), timeout=120)
+    return ray.get(call.remote(text), timeout=280)
 
 
 def local(parts, requirement):
@@ -84,6 +84,7 @@ def test_a_local_archive_is_the_folder(session):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_pip_installs_for_a_task(session, parts):
     call = {"pip": local(parts, "rs_tiny==1.0")}
     assert ask("__import__('rs_tiny').VERSION", **call) == "one"
@@ -93,12 +94,14 @@ def test_pip_installs_for_a_task(session, parts):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_another_version_is_another_environment(session, parts):
     call = {"pip": local(parts, "rs_tiny==2.0")}
     assert ask("__import__('rs_tiny').VERSION", **call) == "two"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_pip_that_finds_nothing_fails_the_task(session, parts):
     with pytest.raises(ray.exceptions.RuntimeEnvSetupError) as caught:
         ask("1", pip=local(parts, "rs_that_nobody_has"))
@@ -106,6 +109,7 @@ def test_pip_that_finds_nothing_fails_the_task(session, parts):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_uv_installs_for_a_task(session, parts):
     spec = {
         "packages": ["rs_tiny==1.0"],
