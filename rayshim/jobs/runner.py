@@ -23,6 +23,8 @@ from typing import Any
 
 #: Seconds between looks at a process group that is to end.
 LOOK_S = 0.02
+#: Seconds for killed processes to be gone.
+KILL_LIMIT_S = 2.0
 
 
 class Runner:
@@ -62,27 +64,34 @@ class Runner:
         self._tell({"exit": child.returncode})
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
-        ended = os.pidfd_open(child.pid)
         poll = select.poll()
         poll.register(0, select.POLLIN)
-        poll.register(ended, select.POLLIN)
-        while child.poll() is None or (self._deadline_s and _has_group(child.pid)):
-            limit_s = None
-            if self._deadline_s is not None:
-                limit_s = LOOK_S
-                if time.monotonic() >= self._deadline_s:
-                    _signal_group(child.pid, signal.SIGKILL)
+        poll.register(os.pidfd_open(child.pid), select.POLLIN)
+        while child.poll() is None:
             if b"\n" in self._input:
                 self._take_order(child.pid)  # it came with the one before
-                continue
-            events = poll.poll(None if limit_s is None else limit_s * 1000)
-            if any(descriptor == 0 for descriptor, _ in events):
+            if self._deadline_s is not None:
+                self._end(child)
+                return
+            if any(descriptor == 0 for descriptor, _ in poll.poll()):
                 self._take_order(child.pid)
             if self._is_alone:
                 child.wait()
-                break
-            if child.returncode is not None:
-                time.sleep(LOOK_S)  # its descriptor stays readable
+                return
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        """Waits for all of a process group that was asked to end, and sees to it."""
+        assert self._deadline_s is not None
+        while child.returncode is None or _has_group(child.pid):
+            now_s = time.monotonic()
+            if now_s >= self._deadline_s:
+                _signal_group(child.pid, signal.SIGKILL)
+            if now_s >= self._deadline_s + KILL_LIMIT_S:
+                break  # the kernel does not let go of one of them
+            time.sleep(LOOK_S)
+            _reap(child)
+        if child.returncode is None:
+            child.returncode = -signal.SIGKILL
 
     def _take_order(self, group: int) -> None:
         order = self._next_order()
@@ -90,6 +99,7 @@ class Runner:
             self._is_alone = True
             _signal_group(group, signal.SIGKILL)
             return
+        _adopt_orphans()
         _signal_group(group, order["stop"])
         self._deadline_s = time.monotonic() + float(order["grace_s"])
 
@@ -107,6 +117,30 @@ class Runner:
             os.write(self._told, json.dumps(facts).encode() + b"\n")
         except OSError:
             pass  # nobody is left to hear it
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of what the command leaves behind.
+
+    Else its ends would be seen only when the first process of the machine looks.
+    """
+    import ctypes
+
+    set_child_subreaper = 36  # linux/prctl.h
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    """Takes note of the ends of all children."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child.pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
 
 
 def _signal_group(group: int, number: int) -> None:
