@@ -31,7 +31,7 @@ class Family:
     description: str
     samples: list[tuple[Labels, float | Bucketed]] = field(default_factory=list)
 
-    def add(self, value: float | Bucketed, **labels: str) -> None:
+    def add(self, value: float | Bucketed, /, **labels: str) -> None:
         """Take in one value."""
         self.samples.append((labels, value))
 
@@ -54,10 +54,14 @@ class Families:
             family = self._by_name.setdefault(key, Family(key, kind, description))
         return family
 
-    def gauge(self, name: str, description: str, value: float, **labels: str) -> None:
+    def gauge(
+        self, name: str, description: str, value: float, /, **labels: str
+    ) -> None:
         """Take in one value of a gauge."""
         self.get(name, "gauge", description).add(value, **labels)
 
-    def counter(self, name: str, description: str, value: float, **labels: str) -> None:
+    def counter(
+        self, name: str, description: str, value: float, /, **labels: str
+    ) -> None:
         """Take in one value of a counter."""
         self.get(name, "counter", description).add(value, **labels)

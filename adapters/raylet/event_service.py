@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +91,15 @@ class EventService:
     def batches(self) -> list[bytes]:
         """The batches that are kept, the oldest first."""
         return [batch for _, batch in self._batches]
+
+    @property
+    def told_count(self) -> int:
+        """Calls that were told of so far."""
+        return self.dropped + self._count
+
+    def newest_first(self) -> Iterator[tuple[int, bytes]]:
+        """The batches that are kept, with the number of calls in each."""
+        return reversed(self._batches)
 
     def close(self) -> None:
         """Writes what is left."""

@@ -17,6 +17,7 @@ from rayshim.adapters.metrics.families import Bucketed, Families
 from rayshim.adapters.metrics.machine import MachineMeter
 from rayshim.adapters.raylet.groups import Deferred
 from rayshim.adapters.wire import messages as wire
+from rayshim.adapters.wire.event_messages import EventBatch
 from rayshim.adapters.wire.metric_messages import FamilyReport, ReportMetrics, Sample
 from rayshim.lineage.resources import to_amounts
 
@@ -32,8 +33,14 @@ KEEP_ENDED_S = 60.0
 #: A scrape within this many seconds of the last one gets its measurement.
 FRESH_S = 0.2
 
+#: Names of calls that are told apart; the rest is counted as one.
+MAX_NAMES = 1000
+
 #: Tags in the order of their names.
 _Tags = tuple[tuple[str, str], ...]
+
+
+_BATCH = msgspec.msgpack.Decoder(EventBatch)
 
 
 class _Counted:
@@ -80,6 +87,10 @@ class MetricService:
         #: Worker id in hex -> when it was first missed.
         self._missed_s: dict[str, float] = {}
         self._meter: MachineMeter | None = None
+        #: (name, state) -> calls that ended here.
+        self._ended: dict[tuple[str, str], int] = {}
+        #: How many of those that were told of are among them.
+        self._seen = 0
         self._lock = asyncio.Lock()
         self._last = b""
         self._last_s = float("-inf")
@@ -99,7 +110,10 @@ class MetricService:
         async with self._lock:
             if time.monotonic() - self._last_s > FRESH_S:
                 families, pids = self._snapshot()
-                self._last = await asyncio.to_thread(self._render, families, pids)
+                batches = self._new_batches()
+                self._last = await asyncio.to_thread(
+                    self._render, families, pids, batches
+                )
                 self._last_s = time.monotonic()
             return self._last
 
@@ -175,13 +189,14 @@ class MetricService:
         running: dict[str, int] = {}
         for executor in server.raylet.executors:
             lease = executor.lease
-            label = lease.request.label if lease is not None else ""
+            label = _name_of(lease.request.label) if lease is not None else ""
             if lease is not None and not lease.request.fixed:
                 running[label] = running.get(label, 0) + 1
             pids[executor.pid] = f"ray::{label.removeprefix('actor ') or 'IDLE'}"
         pids.pop(0, None)  # not up yet
         waiting: dict[str, int] = {}
         for label, _, count in server.raylet.demand():
+            label = _name_of(label)
             waiting[label] = waiting.get(label, 0) + count
         _add_tasks(families, waiting, "PENDING_NODE_ASSIGNMENT")
         _add_tasks(families, running, "RUNNING")
@@ -232,11 +247,40 @@ class MetricService:
             **about,
         )
 
+    def _new_batches(self) -> list[bytes]:
+        """Batches of ended calls that were not looked at yet, if they are kept."""
+        events = self._server._event_files
+        if events is None:
+            return []
+        total = events.told_count
+        found = []
+        missing = total - self._seen
+        for count, batch in events.newest_first():
+            if missing <= 0:
+                break
+            found.append(batch)
+            missing -= count
+        self._seen = total
+        return found
+
     # What takes a while.
 
-    def _render(self, families: Families, pids: dict[int, str]) -> bytes:
+    def _count_calls(self, batches: list[bytes]) -> None:
+        for data in batches:
+            for event in _BATCH.decode(data).events:
+                key = (event.name, event.state)
+                if key not in self._ended and len(self._ended) >= MAX_NAMES:
+                    key = ("(others)", event.state)
+                self._ended[key] = self._ended.get(key, 0) + 1
+
+    def _render(
+        self, families: Families, pids: dict[int, str], batches: list[bytes]
+    ) -> bytes:
         from rayshim.adapters.metrics.exposition import render
 
+        self._count_calls(batches)
+        for (name, state), count in self._ended.items():
+            _add_tasks(families, {name: count}, state)
         config = self._server.config
         if config.with_raylet:
             if self._meter is None:
@@ -254,6 +298,11 @@ class MetricService:
 
 def _worker(worker_id: str) -> dict[str, str]:
     return {"Component": "core_worker", "WorkerId": worker_id}
+
+
+def _name_of(label: str) -> str:
+    """Of a function, from what a lease for it is called."""
+    return label.partition(" {")[0]
 
 
 def _add_tasks(families: Families, counts: dict[str, int], state: str) -> None:
