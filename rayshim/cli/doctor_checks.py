@@ -337,13 +337,27 @@ def _asked(found: Found) -> Iterator[Finding]:
     else:
         yield Finding("ok", "clock", "the same as the head's")
     host = found.address.rpartition(":")[0]
-    if not found.is_local and host not in ("127.0.0.1", "[::1]", "localhost"):
+    yield from _check_encryption("" if found.is_local else host)
+
+
+def _check_encryption(host: str) -> Iterator[Finding]:
+    from rayshim.adapters.wire import tls
+
+    try:
+        credentials = tls.of_environment()
+        if credentials is not None:
+            credentials.check()
+    except (OSError, ValueError) as error:
+        yield Finding("error", "TLS", str(error), "make a new set with `rayshim cert`")
+        return
+    if credentials is not None:
+        yield Finding("ok", "TLS", f"certificates of {credentials.ca}")
+    elif host and host not in ("127.0.0.1", "[::1]", "localhost"):
         yield Finding(
             "warning",
-            "encryption",
-            f"the cluster listens at {host}: who has the token gets in, and its "
-            "traffic is not encrypted",
-            "use a private network or a tunnel (WireGuard, ssh) between the hosts",
+            "TLS",
+            f"the cluster listens at {host} and its traffic is not encrypted",
+            "set up TLS (`rayshim cert`), or use a private network or a tunnel",
         )
 
 

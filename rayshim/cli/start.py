@@ -244,6 +244,10 @@ def _plan(options: dict[str, Any]) -> Plan:
     temp_dir = options["temp_dir"]
     node = _node_arguments(options)
     checked = InitOptions.validate(address="local", configure_logging=False, **node)
+    for name in ("tls_ca", "tls_cert", "tls_key", "tls_name"):
+        # Also for the questions that the keeper asks.
+        if value := getattr(checked.settings, name):
+            os.environ[f"RAYSHIM_{name.upper()}"] = value
     more: dict[str, Any] = {
         "port": options["node_manager_port"],
         "flight_port": options["object_manager_port"],
@@ -481,9 +485,13 @@ def _tell(options: dict[str, Any], facts: dict[str, Any], plan: Plan) -> None:
             )
         if is_open:
             click.echo(
-                "  Whoever can reach this host and has the token can run code here. "
-                "The traffic\n  is not encrypted: use a network that you trust."
+                "  Whoever can reach this host and has the token can run code here."
             )
+            if not os.environ.get("RAYSHIM_TLS_CA"):
+                click.echo(
+                    "  The traffic is not encrypted: set up TLS (`rayshim cert`), or "
+                    "use a network that you trust."
+                )
     step(
         "To connect a program to the cluster:",
         "import rayshim as ray",
