@@ -1,8 +1,8 @@
 """Takes note of calls that end in this process, for tools, and tells the raylet.
 
-A call that ran here costs two looks at the clock and a tuple; everything else is done
-twice a second, for all calls since the last time, by whoever reads the channels. Owners
-note what ends without having run.
+A call that ran here costs a tuple; everything else is done twice a second, for all
+calls since the last time, by whoever reads the channels. Owners note what ends without
+having run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MAX_TEXT = 4_000
 #: Marks a call that did not begin, as arguments were lost.
 GIVEN_BACK = "GIVEN_BACK"
 
-#: (task id, name, attempt, begun, ended, id of the call that made it).
+#: (task id, name, attempt, begun, ended, id of the call that made it); times on the
+#: clock of ``perf_counter``.
 Noted = tuple[bytes, str, int, float, float, bytes]
 
 #: Error -> the name that Ray has for it; the first that fits counts.
@@ -147,6 +148,7 @@ class CallLog:
         create = executor.actor if executor is not None else None
         actor_id = create.actor_id if create is not None else b""
         events = []
+        since_epoch_s = time.time() - time.perf_counter()
         pop, errors = self.noted.popleft, self._errors
         for _ in range(min(MAX_BATCH, len(self.noted))):
             task_id, name, attempt, begun, ended, parent = pop()
@@ -169,8 +171,8 @@ class CallLog:
                     what,
                     attempt,
                     state,
-                    begun,
-                    ended,
+                    begun + since_epoch_s,
+                    ended + since_epoch_s,
                     parent,
                     actor_id,
                     kind,

@@ -57,6 +57,8 @@ class Executor:
         #: Task id -> call that runs, of all lanes.
         self.running: dict[bytes, CallContext] = {}
         self.lane: Lane = MainLane(self)
+        #: When the call of the main thread began, on the clock of ``perf_counter``.
+        self.begun = 0.0
         self.actor: m.CreateActor | None = None
         self.instance: Any = None
         self._blocked = 0
@@ -237,7 +239,12 @@ class Executor:
         if len(run) > 1:
             self._tick_later()
         clock = time.perf_counter
+        log = self.peer.call_log
+        note = log.noted.append
         count, begun = 0, clock()
+        last = self.begun = begun
+        if not log.is_armed:
+            log.arm()
         while run:
             try:
                 channel, spec = run.popleft()
@@ -246,11 +253,15 @@ class Executor:
             result = self.runner.run(channel, spec)
             count += 1
             now = clock()
+            note((spec.task_id, spec.name, spec.attempt, last, now, spec.parent))
+            last = self.begun = now
             self._cost_s = (now - begun) / count
             self.hold(channel, result)
             if now - begun > GATHER_S or self._out_count >= 64:
                 self._send_answers()
                 count, begun = 0, clock()
+                if not log.is_armed:
+                    log.arm()
         self._send_answers()
 
     def hold(self, channel: Channel, result: m.Result) -> None:

@@ -156,9 +156,12 @@ class ThreadLane:
         if waiting is not None and waiting.cancelled:
             executor.running.pop(spec.task_id, None)
             result = executor.runner.cancelled(channel, spec)
-            executor.runner.note_end(waiting)
+            now = time.perf_counter()
+            executor.runner.note_end(spec, now, now)
         else:
-            result = executor.runner.run(channel, spec)
+            begun = time.perf_counter()
+            result = executor.runner.run(channel, spec, begun)
+            executor.runner.note_end(spec, begun, time.perf_counter())
         executor.hold(channel, result)
         executor.answer_soon(more=pool.backlog > 0)
         with executor.peer.lock:
@@ -282,7 +285,7 @@ class AsyncLane:
         current.call.set(context)
         try:
             async with semaphore:
-                context.begun = time.time()
+                context.begun = time.perf_counter()
                 result = await self._invoke(context)
         except asyncio.CancelledError:
             result = runner.cancelled(channel, spec)
@@ -290,7 +293,8 @@ class AsyncLane:
             result = runner.cancelled(channel, spec)
         finally:
             executor.running.pop(spec.task_id, None)
-            runner.note_end(context)
+            now = time.perf_counter()
+            runner.note_end(spec, context.begun or now, now)
         if not self._answers:
             assert self._loop is not None
             self._loop.call_soon(self._flush)

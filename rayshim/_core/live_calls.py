@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -90,13 +91,18 @@ def running(peer: Peer) -> Iterator[ev.LiveCall]:
     if executor is None:
         return
     create = executor.actor
-    is_blocked = executor._blocked > 0 and isinstance(executor.lane, MainLane)
+    is_main = isinstance(executor.lane, MainLane)
+    is_blocked = executor._blocked > 0 and is_main
+    since_epoch_s = time.time() - time.perf_counter()
     for context in list(executor.running.values()):
         spec, lease = context.spec, context.lease
         state = "RUNNING_IN_RAY_GET" if is_blocked else "RUNNING"
-        if not context.begun:
+        begun = executor.begun if is_main else 0.0
+        begun = context.begun or begun
+        if not begun:
             state = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
-        yield _accepted(peer, spec, lease, state, context.begun, create)
+        start_s = begun + since_epoch_s if begun else 0.0
+        yield _accepted(peer, spec, lease, state, start_s, create)
     if create is not None:
         for _, spec in list(executor.run):
             state = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"

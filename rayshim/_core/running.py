@@ -10,7 +10,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from time import time
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rayshim import exceptions
@@ -49,15 +49,20 @@ class CallContext:
     )
 
     def __init__(
-        self, channel: Channel, spec: m.TaskSpec, lease: m.BindLease | None
+        self,
+        channel: Channel,
+        spec: m.TaskSpec,
+        lease: m.BindLease | None,
+        begun: float = 0.0,
     ) -> None:
         #: Where the call came from and its answer goes.
         self.channel = channel
         self.spec = spec
         self.task_id = spec.task_id
         self.lease = lease
-        #: When it began to run, seconds since the epoch; 0 before.
-        self.begun = 0.0
+        #: When it began, on the clock of ``perf_counter``; 0 before. Of calls of the
+        #: main thread the executor knows.
+        self.begun = begun
         self.cancelled = False
         self.async_task: asyncio.Task[Any] | None = None
         #: Items of its stream that were consumed; -1 when nobody wants more.
@@ -101,9 +106,9 @@ class Runner:
 
     # -- before and after ------------------------------------------------------------
 
-    def run(self, channel: Channel, spec: m.TaskSpec) -> m.Result:
+    def run(self, channel: Channel, spec: m.TaskSpec, begun: float = 0.0) -> m.Result:
         """Run a task or a plain method to its end (main or pool thread)."""
-        context = CallContext(channel, spec, self._executor.lease_of(channel))
+        context = CallContext(channel, spec, self._executor.lease_of(channel), begun)
         token = self._enter(context)
         try:
             try:
@@ -163,7 +168,6 @@ class Runner:
     def _enter(self, context: CallContext) -> Any:
         """Make a call the running one of this thread; the token is for the end."""
         self._executor.running[context.task_id] = context
-        context.begun = time()
         token = current.call.set(context)
         self._show_name(context.spec)
         return token
@@ -171,19 +175,22 @@ class Runner:
     def _exit(self, context: CallContext, token: Any) -> None:
         current.call.reset(token)
         self._executor.running.pop(context.task_id, None)
-        self.note_end(context)
 
     def note_cancelled(self, spec: m.TaskSpec) -> None:
         """The same, of one that was taken back before it began (under the lock)."""
         self._log.failed(spec, "TASK_CANCELLED", "it was cancelled before it began")
-        self.note_end(CallContext(self._peer.raylet, spec, None))
+        now = perf_counter()
+        self.note_end(spec, now, now)
 
-    def note_end(self, context: CallContext) -> None:
-        """Have it told, later, that a call has ended."""
-        spec = context.spec
-        self._note(
-            (spec.task_id, spec.name, spec.attempt, context.begun, time(), spec.parent)
-        )
+    def note_end(self, spec: m.TaskSpec, begun: float, ended: float) -> None:
+        """Have it told, later, that a call has ended.
+
+        Args:
+            spec: the call.
+            begun: on the clock of ``perf_counter``.
+            ended: the same.
+        """
+        self._note((spec.task_id, spec.name, spec.attempt, begun, ended, spec.parent))
         if not self._log.is_armed:
             self._log.arm()
 
@@ -533,7 +540,8 @@ class Runner:
         """Make the instance; an ERROR payload if the constructor raised."""
         executor = self._executor
         spec = create.spec
-        context = CallContext(self._peer.raylet, spec, create.lease)
+        begun = perf_counter()
+        context = CallContext(self._peer.raylet, spec, create.lease, begun)
         self.show_name(create.class_name)
         with self._entered(context):
             try:
@@ -554,8 +562,10 @@ class Runner:
                     self._peer, f"{create.class_name}.__init__", error, skip_frames=1
                 )
                 self._log.raised(spec, wrapped, str(wrapped))
+                self.note_end(spec, begun, perf_counter())
                 return failures.error_payload(wrapped)
         del args, kwargs
+        self.note_end(spec, begun, perf_counter())
         with self._peer.lock:
             self.kept(self._peer.raylet, spec)
         return None
