@@ -40,24 +40,25 @@ def total(values):
     return sum(values)
 
 
-@pytest.fixture(params=[ray_dask_get, ray_dask_get_sync], ids=["get", "sync"])
-def run(request):
-    return request.param
-
-
-def test_a_graph(run):
+def test_a_graph():
     graph = {"a": 1, "b": (increment, "a"), "c": (increment, "b")}
-    assert run(graph, "c") == 3
+    assert ray_dask_get(graph, "c") == 3
 
 
-def test_several_keys(run):
+@pytest.mark.differs("dask-get-sync")
+def test_the_synchronous_get():
+    graph = {"a": 1, "b": (increment, "a"), "c": (increment, "b")}
+    assert ray_dask_get_sync(graph, "c") == 3
+
+
+def test_several_keys():
     graph = {"a": 1, "b": (increment, "a"), "c": (total, ["a", "b"])}
-    assert tuple(run(graph, ["a", "b", "c"])) == (1, 2, 3)
+    assert tuple(ray_dask_get(graph, ["a", "b", "c"])) == (1, 2, 3)
 
 
-def test_keys_in_lists(run):
+def test_keys_in_lists():
     graph = {"a": 1, "b": (increment, "a"), "c": (increment, "b")}
-    first, second = run(graph, [["a", "b"], ["c"]])
+    first, second = ray_dask_get(graph, [["a", "b"], ["c"]])
     assert (list(first), list(second)) == ([1, 2], [3])
 
 

@@ -31,7 +31,7 @@ class TensorTransportMetadata:
 
 
 class TensorTransportManager(ABC):
-    """What a program derives its own transports from; see `register_tensor_transport`."""
+    """What a program derives its own transports from; none can be registered."""
 
     @abstractmethod
     def tensor_transport_backend(self) -> str:

@@ -65,13 +65,6 @@ class RayDaskCallback(Callback):
     #: Those in use now.
     ray_active: ClassVar[set[RayCallback]] = set()
 
-    _ray_presubmit: Any = None
-    _ray_postsubmit: Any = None
-    _ray_pretask: Any = None
-    _ray_posttask: Any = None
-    _ray_postsubmit_all: Any = None
-    _ray_finish: Any = None
-
     def __init__(self, **kwargs: Any) -> None:
         for name in CALLBACKS:
             function = kwargs.pop(name, None)
@@ -81,7 +74,14 @@ class RayDaskCallback(Callback):
 
     @property
     def _ray_callback(self) -> RayCallback:
-        return RayCallback(*[getattr(self, "_" + name) for name in CALLBACKS])
+        return RayCallback(*[self._own("_" + name) for name in CALLBACKS])
+
+    def _own(self, name: str) -> Any:
+        """A hook that was given or defined; None for those below, which do nothing."""
+        if name not in self.__dict__:
+            if getattr(type(self), name) is getattr(RayDaskCallback, name):
+                return None
+        return getattr(self, name)
 
     def __enter__(self) -> RayDaskCallback:
         self._entered = self._ray_callback
@@ -102,6 +102,32 @@ class RayDaskCallback(Callback):
         """Use it no more."""
         RayDaskCallback.ray_active.remove(self._ray_callback)
         super().unregister()
+
+    def _ray_presubmit(self, task: Any, key: Any, deps: dict[Any, Any]) -> Any:
+        """Before a task is submitted; a result that is not None stands for its own.
+
+        Args:
+            task: Dask's task.
+            key: its key.
+            deps: key -> reference or value of what it takes.
+        """
+
+    def _ray_postsubmit(
+        self, task: Any, key: Any, deps: dict[Any, Any], object_ref: Any
+    ) -> None:
+        """When a task was submitted; ``object_ref`` is its result."""
+
+    def _ray_pretask(self, key: Any, object_refs: list[Any]) -> Any:
+        """In the task, before it runs; ``object_refs`` are the values that it takes."""
+
+    def _ray_posttask(self, key: Any, result: Any, pre_state: Any) -> None:
+        """In the task, after it ran; ``pre_state`` is what `_ray_pretask` gave."""
+
+    def _ray_postsubmit_all(self, object_refs: Any, dsk: Any) -> None:
+        """When all tasks were submitted; ``object_refs`` are the results of the run."""
+
+    def _ray_finish(self, result: Any) -> None:
+        """When the run has ended; ``result`` are its values."""
 
 
 def unpack_ray_callbacks(cbs: Iterable[RayCallback] | None) -> RayCallbacks:

@@ -141,8 +141,12 @@ def _reference_of(future: Future[Any]) -> Any:
             f"Dask's future {future.key!r} belongs to a client that was not made by "
             "get_dask_client(); pass future.result()"
         )
-    return client.reference(future)
+    wait([future])
+    error = future.exception() if future.status == "error" else None
+    return client.reference(future) if error is None else error
 
 
-def _value_of(ref: Any) -> Any:
-    return get(ref)
+def _value_of(payload: Any) -> Any:
+    if isinstance(payload, BaseException):
+        raise payload
+    return get(payload)
