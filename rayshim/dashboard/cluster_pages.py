@@ -121,6 +121,7 @@ def counted(rows: Sequence[dict[str, Any]] | None, key: str) -> dict[str, int] |
 
 async def overview(request: Request, site: Site) -> dict[str, Any]:
     """What the cluster is and does."""
+    from rayshim.dashboard.job_pages import read_jobs
     from rayshim.dashboard.work_pages import read_tasks
 
     reader = site.reader
@@ -132,7 +133,7 @@ async def overview(request: Request, site: Site) -> dict[str, Any]:
         demand=reader.ask("state", {"kind": "demand"}),
         autoscaler=reader.ask("autoscaler_status"),
         tasks=read_tasks(reader),
-        jobs=reader.rows("list_jobs"),
+        jobs=read_jobs(reader),
     )
     if len(problems) == len(found):
         raise problems[0]
@@ -170,7 +171,9 @@ async def overview(request: Request, site: Site) -> dict[str, Any]:
 def _waiting(nodes: Sequence[dict[str, Any]], demand: Sequence[dict[str, Any]]) -> int:
     """Requests that wait at nodes, and of actors at the head."""
     at_nodes = sum(row["waiting"] or 0 for row in nodes)
-    return at_nodes + sum(not row.get("asker") for row in demand)
+    # The others are in the queue of the node that asked, or was asked.
+    at_head = [row for row in demand if not row.get("asker") and not row.get("sent_to")]
+    return at_nodes + len(at_head)
 
 
 def _store(nodes: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -38,7 +38,7 @@ async def read_jobs(reader: Reader) -> list[dict[str, Any]]:
     Raises:
         Unanswered: nobody answers.
     """
-    rows = await reader.rows("list_jobs", limit=10_000, raise_on_missing_output=False)
+    rows, _ = await reader.all_rows("jobs")
     now_ms = time.time() * 1000
     for row in rows:
         row["status"] = _word(row.get("status"))

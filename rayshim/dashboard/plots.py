@@ -157,7 +157,7 @@ def timeline(
     }
     lanes: dict[tuple[str, str], Lane] = {}
     left_out: set[tuple[str, str]] = set()
-    width = TIMELINE - LABELS - 10
+    width = TIMELINE - LABELS - 24
     scale = width / max(1e-9, end_ms - begin_ms)
     # Bars so narrow that they cannot be told apart become one.
     lane_count = min(MAX_LANES, len({key for _, _, _, key, _ in shown}) or 1)

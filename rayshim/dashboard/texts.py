@@ -42,6 +42,19 @@ def size(value: Any) -> str:
     return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def share(used: Any, total: Any) -> str:
+    """Bytes of a total, with the unit once where it is the same.
+
+    Example:
+        >>> share(3 << 30, 4 << 30), share(5, 1 << 20)
+        ('3.0 of 4.0 GiB', '5 B of 1.0 MiB')
+    """
+    first, last = size(used), size(total)
+    if first.partition(" ")[2] == last.partition(" ")[2]:
+        first = first.partition(" ")[0]
+    return f"{first} of {last}"
+
+
 def amount(value: Any, name: str = "") -> str:
     """The amount of a resource.
 
@@ -175,6 +188,7 @@ def percent(used: Any, total: Any) -> float:
 
 #: Name in templates -> function.
 FILTERS = {
+    "share": share,
     "size": size,
     "amount": amount,
     "resources": resources,

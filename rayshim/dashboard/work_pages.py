@@ -156,7 +156,7 @@ _SHOWN_OF_TASK = frozenset(
 _SHOWN_OF_ACTOR = frozenset(
     "actor_id class_name name state ray_namespace job_id node_id pid num_restarts "
     "is_detached death_cause repr_name required_resources placement_group_id "
-    "is_infeasible history call_site".split()
+    "is_infeasible call_site".split()
 )
 
 
@@ -220,6 +220,7 @@ async def actor(request: Request, site: Site) -> dict[str, Any]:
     found, problems = await reader.together(
         actors=reader.ask("state", {"kind": "actors"}),
         tasks=read_tasks(reader),
+        events=reader.ask("state_rows", {"kind": "cluster_events"}),
     )
     if found["actors"] is None:
         raise problems[0]
@@ -237,27 +238,29 @@ async def actor(request: Request, site: Site) -> dict[str, Any]:
         "actor": row,
         "calls": calls[:50],
         "call_count": len(calls),
-        "history": await _history(site, row),
+        "history": _history(row, found["events"] or ()),
         "reasons": await explained(reader, actor_id) if is_pending else [],
         "extra": _rest(row, _SHOWN_OF_ACTOR),
     }
 
 
-async def _history(site: Site, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is known of an actor's lives, newest last."""
-    told: list[dict[str, Any]] = list(row.get("history") or ())
+def _history(
+    row: dict[str, Any], events: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What is known of an actor's lives, the newest last."""
+    told = [
+        {
+            "state": event["custom_fields"]["state"],
+            # The id of an event begins with its time in microseconds.
+            "at_ms": int(event["event_id"][:16], 16) / 1000,
+            "reason": event["message"].partition(": ")[2],
+        }
+        for event in events
+        if (event.get("custom_fields") or {}).get("id") == row["actor_id"]
+    ]
     if told:
         return told
-    lives = [{"what": f"registered as {row['class_name']}"}]
-    if row["num_restarts"]:
-        lives.append({"what": f"restarted {row['num_restarts']} time(s)"})
-    if row["state"] == "ALIVE":
-        lives.append({"what": f"alive in the process with pid {row['pid']}"})
-    elif row["state"] == "DEAD":
-        lives.append({"what": f"dead: {row.get('death_cause') or 'no cause is known'}"})
-    else:
-        lives.append({"what": row["state"].lower().replace("_", " ")})
-    return lives
+    return [{"state": row["state"], "reason": row.get("death_cause") or ""}]
 
 
 async def explained(reader: Reader, id_text: str) -> list[dict[str, Any]]:
@@ -321,6 +324,7 @@ async def leases(request: Request, site: Site) -> dict[str, Any]:
     }
     for row in rows:
         row["needs"] = resources(row["resources"])
+        row["link"] = "/{}/{}".format(*_subject(row["lease_id"]))
         if row["lease_id"] in infeasible:
             row["state"] = "INFEASIBLE"
     for row in unplaced:
@@ -339,6 +343,24 @@ async def leases(request: Request, site: Site) -> dict[str, Any]:
     }
 
 
+#: How the lease of an actor begins, and digits of the actor's id at its end.
+_ACTOR_LEASE, _ACTOR_DIGITS = b"actor".hex(), 32
+
+
+def _subject(lease_id: str) -> tuple[str, str]:
+    """What is asked about to explain a lease: a kind of page, and an id.
+
+    Example:
+        >>> _subject("6163746f72" + "0" * 11 + "7e4c" + "0" * 28)
+        ('actors', '7e4c0000000000000000000000000000')
+        >>> _subject("cc" * 16)[0]
+        'why'
+    """
+    if lease_id.startswith(_ACTOR_LEASE) and len(lease_id) > _ACTOR_DIGITS:
+        return "actors", lease_id[-_ACTOR_DIGITS:]
+    return "why", lease_id
+
+
 async def _waiting_kinds(
     reader: Reader, waiting: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -353,6 +375,7 @@ async def _waiting_kinds(
                 "count": 0,
                 "seconds": 0.0,
                 "lease_id": row["lease_id"],
+                "link": row["link"],
                 "state": row["state"],
                 "reasons": [],
             },
@@ -361,9 +384,10 @@ async def _waiting_kinds(
         if row["seconds"] > kind["seconds"]:
             kind["seconds"] = row["seconds"]
             kind["lease_id"] = row["lease_id"]
+            kind["link"] = row["link"]
     found = sorted(kinds.values(), key=lambda kind: -kind["seconds"])
     for kind in found[:EXPLAINED]:
-        kind["reasons"] = await explained(reader, kind["lease_id"])
+        kind["reasons"] = await explained(reader, _subject(kind["lease_id"])[1])
     return found[:50]
 
 

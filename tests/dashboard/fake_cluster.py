@@ -279,6 +279,15 @@ class FakeCluster:
     def _state_actors(self, payload: Any) -> list[dict[str, Any]]:
         return [dict(row) for row in self.actors]
 
+    def _state_rows_cluster_events(self, payload: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "event_id": f"{int(self.now_ms * 1000):016x}00000000",
+                "message": f"actor x is RESTARTING: it died {self.evil}",
+                "custom_fields": {"id": f"{3:032x}", "state": "RESTARTING"},
+            }
+        ]
+
     def _state_demand(self, payload: Any) -> list[dict[str, Any]]:
         return [
             {
