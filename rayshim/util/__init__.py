@@ -31,6 +31,26 @@ _LAZY = {
     "disconnect": "rayshim.util.client_connect",
 }
 
+#: Modules that are attributes without an import of their own.
+_MODULES = frozenset(
+    (
+        "accelerators",
+        "actor_group",
+        "actor_pool",
+        "client",
+        "debug",
+        "debugpy",
+        "helpers",
+        "iter",
+        "iter_metrics",
+        "pdb",
+        "rpdb",
+        "scheduling_strategies",
+        "serialization",
+        "tpu",
+    )
+)
+
 __all__ = [
     "ActorPool",
     "as_completed",
@@ -96,8 +116,8 @@ def get_node_instance_id() -> str:
 
 def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
-    if name == "client":
-        return importlib.import_module("rayshim.util.client")
+    if name in _MODULES:
+        return importlib.import_module(f"rayshim.util.{name}")
     if module is None:
         raise AttributeError(f"module 'rayshim.util' has no attribute {name!r}")
     value = getattr(importlib.import_module(module), name)
