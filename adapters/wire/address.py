@@ -115,10 +115,15 @@ def listen_in(ip: str, ports: str) -> socket.socket:
     # Processes that start together should not all try the same one first.
     first = os.getpid() % len(listed)
     for index in range(len(listed)):
+        listener = None
         try:
-            return listen_tcp(ip, listed[(first + index) % len(listed)])
+            listener = listen_tcp(ip, listed[(first + index) % len(listed)])
+            # Two may be bound to a port, as long as neither listens.
+            listener.listen()
+            return listener
         except OSError:
-            continue
+            if listener is not None:
+                listener.close()
     raise OSError(
         errno.EADDRINUSE,
         f"all {len(listed)} ports of worker_ports ({ports}) are taken at {ip}",

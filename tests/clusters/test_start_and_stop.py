@@ -312,3 +312,47 @@ def _node_pid(host: Host) -> int:
     found = running(host.folder)[0]
     with OneShot(found.head_address, found.token) as head:
         return int(head.ask("node_table")[0]["pid"])
+
+
+def test_other_versions_are_refused_with_a_table(made: SimpleNamespace) -> None:
+    seen = made.host.drive(
+        """
+        from rayshim.adapters.wire import versions
+        versions.WIRE_VERSION = 99
+        try:
+            ray.init(**QUIET)
+            tell(error="")
+        except RuntimeError as error:
+            tell(error=str(error))
+        """
+    )
+    assert "Version mismatch" in seen["error"]
+    assert "99  <-" in seen["error"]
+
+
+def test_tls_of_a_started_cluster(host: Host) -> None:
+    folder = f"{host.folder}/tls"
+    host.ok("cert", folder)
+    tls = {
+        "RAYSHIM_TLS_CA": f"{folder}/ca.pem",
+        "RAYSHIM_TLS_CERT": f"{folder}/cert.pem",
+        "RAYSHIM_TLS_KEY": f"{folder}/key.pem",
+        "RAYSHIM_TLS_NAME": "rayshim",
+    }
+    port = str(free_port())
+    host.ok("start", "--head", "--port", port, "--num-cpus=1", **tls)
+    host.ok("start", f"--address=127.0.0.1:{port}", "--num-cpus=1", **tls)
+    script = """
+        import numpy as np
+        ray.init(**QUIET)
+
+        @ray.remote(scheduling_strategy="SPREAD")
+        def total(values):
+            return float(values.sum())
+
+        ref = ray.put(np.ones(300_000))
+        tell(total=sum(ray.get([total.remote(ref) for _ in range(8)])))
+    """
+    assert host.drive(script, **tls) == {"total": 8 * 300_000}
+    assert host.run("status").returncode == 1
+    host.ok("status", **tls)
