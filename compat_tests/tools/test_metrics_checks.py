@@ -134,11 +134,10 @@ def test_default_tag_values_are_text():
 
 def test_metrics_travel_to_tasks():
     counter = Counter("cm_travel", description="d", tag_keys=("a",))
-    counter.set_default_tags({"a": "1"})
 
     @ray.remote
     def count(metric):
-        metric.inc(2)
+        metric.inc(2, {"a": "1"})
         return metric.info
 
     assert ray.get(count.remote(counter)) == counter.info

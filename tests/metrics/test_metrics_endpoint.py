@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -154,6 +155,7 @@ def test_commands_print_metrics_and_the_dashboard() -> None:
         code = "from rayshim.cli.main import main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, "metrics", *args],
+            env={**os.environ, "RAYSHIM_ADDRESS": f"local:{folder().name}"},
             capture_output=True,
             text=True,
             check=False,
