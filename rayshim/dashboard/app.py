@@ -48,7 +48,8 @@ HEADERS = {
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
+    # Not "no-referrer": browsers would send forms with the origin "null".
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }

@@ -70,14 +70,15 @@ class Runner:
         while child.poll() is None:
             if b"\n" in self._input:
                 self._take_order(child.pid)  # it came with the one before
-            if self._deadline_s is not None:
-                self._end(child)
-                return
+                break
             if any(descriptor == 0 for descriptor, _ in poll.poll()):
                 self._take_order(child.pid)
+            if self._deadline_s is not None:
+                break
             if self._is_alone:
                 child.wait()
-                return
+        if self._deadline_s is not None:
+            self._end(child)
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         """Waits for all of a process group that was asked to end, and sees to it."""
