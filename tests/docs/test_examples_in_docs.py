@@ -12,7 +12,7 @@ import pytest
 
 from doc_pages import DOCS, ROOT, blocks
 
-PAGES = [ROOT / "README.md", DOCS / "getting-started.md"]
+PAGES = [ROOT / "README.md", DOCS / "getting-started.md", DOCS / "utilities.md"]
 #: The comment behind a print: its output.
 _OUTPUT = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
 
