@@ -174,6 +174,17 @@ def words(state: Any) -> str:
     return str(state or "–").replace("_", " ").lower()
 
 
+def last_line(text: Any) -> str:
+    """Where a traceback says what went wrong.
+
+    Example:
+        >>> last_line("Traceback:\\n  File x\\nValueError: no\\n")
+        'ValueError: no'
+    """
+    lines = str(text or "").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
 def percent(used: Any, total: Any) -> float:
     """Share of a total in percent, 0 to 100; 0 if it is not known.
 
@@ -194,6 +205,7 @@ FILTERS = {
     "resources": resources,
     "count": count,
     "duration": duration,
+    "last_line": last_line,
     "took": took,
     "clock": clock,
     "exact_clock": exact_clock,
