@@ -530,7 +530,7 @@ class ActorUpdate(Struct, array_like=True, tag=70):
     cause: str
     error: Payload | None
     pid: int
-    #: "", "exit", "kill", "scope", "owner", "crash", "init", "node", "oom"
+    #: "", "exit", "kill", "scope", "owner", "crash", "init", "node", "oom", "setup"
     kind: str
     restarts_left: int = 0
 

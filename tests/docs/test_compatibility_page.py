@@ -72,7 +72,7 @@ def test_a_cluster_that_is_not_there_is_an_error(address: str) -> None:
         {"_metrics_export_port": 1},
         {"logging_config": rayshim.LoggingConfig()},
         {"enable_resource_isolation": True},
-        {"runtime_env": {"pip": ["x"]}},
+        {"runtime_env": {"java_jars": ["x"]}},
     ],
     ids=lambda parameters: next(iter(parameters)),
 )

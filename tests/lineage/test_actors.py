@@ -259,7 +259,7 @@ def test_a_placement_that_fails_is_death_with_its_reason() -> None:
     world.do(ev.Started(A))
     world.do(ev.PlacementFailed(A, 0, "no executor can start", "setup"))
     actor = world.machine.actors[A]
-    assert (actor.kind, actor.cause) == ("crash", "no executor can start")
+    assert (actor.kind, actor.cause) == ("setup", "no executor can start")
 
 
 def test_old_dead_actors_are_forgotten() -> None:
