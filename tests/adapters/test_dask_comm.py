@@ -166,11 +166,11 @@ def test_a_client_computes_on_workers_that_join() -> None:
             assert client.scheduler_info()["workers"] == {}
             future = client.submit(sum, [1, 2])
 
-            async def work() -> None:
+            async def work() -> int:
                 async with Worker(address, nthreads=1, dashboard=False):
-                    await future
+                    value: int = await future
+                    return value
 
-            client.sync(work)
-            assert future.result(20) == 3
+            assert client.sync(work, callback_timeout=20) == 3
         assert driver.request("cluster_info")["dask_address"] == address
         driver.close()
