@@ -34,6 +34,9 @@ def lease_reasons(raylet: Raylet, lease_id: bytes, now: float) -> list[Reason]:
     if found.state is LeaseState.GRANTED:
         assert found.executor is not None
         pid = found.executor.pid
+        if found.note:
+            text = f"{request.label} has its resources for {age}: {found.note}"
+            return [Reason("environment", text, {**numbers, "pid": pid})]
         waits = ", waiting in get or wait" if found.executor.is_blocked else ""
         text = f"{request.label} runs on the executor with pid {pid} for {age}{waits}"
         return [Reason("running", text, {"pid": pid, "seconds": age_s})]

@@ -64,6 +64,7 @@ class Lease:
         "executor",
         "is_asked_elsewhere",
         "is_lent",
+        "note",
         "number",
         "request",
         "shape",
@@ -98,6 +99,8 @@ class Lease:
         self.began_s = 0.0
         self.is_lent = False
         self.asked_back = Asked.NOT
+        #: In GRANTED, what the shell does before it tells the holder; for people.
+        self.note = ""
 
 
 class Reservation:

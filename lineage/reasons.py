@@ -24,6 +24,7 @@ KINDS = {
     "group": "a placement group has no room for it, or not its bundles yet",
     "group_removed": "its placement group was removed",
     "executor": "resources are there, and a process is being started",
+    "environment": "resources are there, and its runtime_env is being made",
     "actor": "an actor is not alive yet, restarts or is dead",
     "node": "a node gets no new work: it is suspect, or leaves",
     "transfer": "the value is on its way from another node",

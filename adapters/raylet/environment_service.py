@@ -119,6 +119,10 @@ class EnvironmentService:
         if environment.context is not None:
             self._enter(environment, kept)
         else:
+            lease.note = (
+                "its runtime_env is being built; what the tools say is among the "
+                "driver's lines of runtime_env"
+            )
             environment.waiting.append(kept)
 
     def prepare(self, peer: Peer, message: PrepareEnvironment) -> None:
@@ -328,6 +332,9 @@ class EnvironmentService:
             dict(kept.env[1:]),
             msgspec.json.encode(environment.context).decode(),
         )
+        self._server.raylet.leases[
+            kept.command.lease_id
+        ].note = f"the executor with pid {kept.command.pid} takes up its runtime_env"
         self._entering[worker_id] = kept
         environment.workers.add(worker_id)
         environment.used_s = self._server.now()
@@ -360,6 +367,7 @@ class EnvironmentService:
         self._entered[peer.worker_id] = environment
         if self._is_current(kept):
             del self._kept[kept.command.lease_id]
+            self._server.raylet.leases[kept.command.lease_id].note = ""
             self._server.tell_grant(kept.command)
 
     def _is_current(self, kept: Kept) -> bool:

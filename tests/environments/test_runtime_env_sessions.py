@@ -18,6 +18,7 @@ import cloudpickle
 import psutil
 import pytest
 
+import rayshim
 import rayshim as ray
 from rayshim import exceptions
 
@@ -161,6 +162,7 @@ def test_other_work_goes_on_while_one_is_built(
     ref = evaluate.options(runtime_env=env).remote("2")
     wait_for(root / "started")
     assert ray.get([evaluate.remote("1") for _ in range(20)], timeout=20) == [1] * 20
+    assert "its runtime_env is being built" in str(rayshim.explain(ref))
     (root / "hang").unlink()
     assert ray.get(ref, timeout=50) == 2
 
