@@ -192,8 +192,10 @@ def timeline(
             what = f"{row['name'].partition('.')[0]} {what}"
         names.append(
             {
+                "cat": "__metadata",
                 "ph": "M",
                 "name": "thread_name",
+                "ts": 0.0,
                 "pid": node_ip,
                 "tid": f"worker:{worker_id}",
                 "args": {"name": what},

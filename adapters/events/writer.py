@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import BinaryIO
 
 from rayshim.adapters.events import spool
@@ -40,6 +40,8 @@ class EventWriter:
         self._file_bytes = min(file_bytes, max(1, limit_bytes // 4))
         self._queue: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        #: No Arrow files are made any more: that may take a while.
+        self._is_closed = False
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         self._path = folder
@@ -53,7 +55,7 @@ class EventWriter:
             kind: "calls" or "cluster".
             payload: as :mod:`.spool` says.
         """
-        if self._limit_bytes <= 0:
+        if self._limit_bytes <= 0 or self._is_closed:
             return
         self._queue.put((kind, payload))
         if self._thread is None:
@@ -61,24 +63,11 @@ class EventWriter:
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
-    def flush(self) -> None:
-        """Writes here and now what the thread has not come to yet; makes no Arrow."""
-        with self._lock:
-            while True:
-                try:
-                    record = self._queue.get_nowait()
-                except Empty:
-                    break
-                if record is not None:
-                    self._append(*record)
-            if self._file is not None:
-                self._file.flush()
-
     def close(self) -> None:
         """Writes what is left, and no more; the newest stay in a spool."""
-        limit_bytes, self._limit_bytes = self._limit_bytes, 0
-        if self._thread is None or limit_bytes <= 0:
+        if self._is_closed or self._thread is None:
             return
+        self._is_closed = True
         self._queue.put(None)
         self._thread.join(END_LIMIT_S)
         if self._lock.acquire(timeout=END_LIMIT_S):
@@ -94,7 +83,8 @@ class EventWriter:
                     if record is not None:
                         self._append(*record)
                     if self._file is not None:
-                        if self._size_bytes >= self._file_bytes and record is not None:
+                        is_full = self._size_bytes >= self._file_bytes
+                        if is_full and not self._is_closed:
                             self._rotate()
                         elif self._queue.empty():
                             self._file.flush()

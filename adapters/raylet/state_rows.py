@@ -96,6 +96,10 @@ def _actor(actor_id: bytes, actor: Any, cargo: Any) -> Row:
         "call_site": None,
         "label_selector": dict(labels[0]) if labels else {},
         "fallback_strategy": None,
+        # Only who asks may unpickle it.
+        "error": cargo.error.data
+        if cargo is not None and cargo.error is not None and state == "DEAD"
+        else b"",
     }
 
 

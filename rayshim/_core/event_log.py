@@ -1,8 +1,8 @@
 """Takes note of calls that end in this process, for tools, and tells the raylet.
 
-A call that ran here costs a tuple; everything else is done twice a second, for all
-calls since the last time, by whoever reads the channels. Owners note what ends without
-having run.
+A call that ran here costs a tuple; everything else is done a few times a second, for
+all calls since the last time, by whoever reads the channels. Owners note what ends
+without having run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from rayshim._core.calls import CallRecord
     from rayshim._core.peer import Peer
 
-#: Seconds in which ends of calls are gathered.
-SEND_AFTER_S = 0.5
+#: Seconds in which ends of calls are gathered: few are told soon, since those that are
+#: not told yet go with a process that crashes.
+SEND_FEW_AFTER_S, SEND_MANY_AFTER_S = 0.05, 0.5
+#: Calls in one message that are few.
+FEW = 100
 #: Calls in one message.
 MAX_BATCH = 5_000
 #: Characters of an error's text that are kept.
@@ -74,13 +77,14 @@ class CallLog:
         #: Whether :meth:`send` is due. Cleared before anything is taken out, so that
         #: what is noted meanwhile asks for the next time.
         self.is_armed = False
+        self._delay_s = SEND_FEW_AFTER_S
         #: (task id, attempt) -> how a call that ran here failed.
         self._errors: dict[tuple[bytes, int], tuple[str, str]] = {}
 
     def arm(self) -> None:
         """Something was noted: send it soon."""
         self.is_armed = True
-        self._peer.reactor.call_later(SEND_AFTER_S, self.send)
+        self._peer.reactor.call_later(self._delay_s, self.send)
 
     def failed(self, spec: m.TaskSpec, kind: str, text: str) -> None:
         """A call that is noted next did not return a value."""
@@ -136,6 +140,8 @@ class CallLog:
             self.noted.clear()
             self._failed.clear()
             return
+        is_few = len(self.noted) < FEW
+        self._delay_s = SEND_FEW_AFTER_S if is_few else SEND_MANY_AFTER_S
         while self.noted:
             self._send_noted()
         if self._failed:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rayshim._core import asking
+from rayshim._core import asking, failures
 from rayshim.adapters.events import records
+from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.ask_messages import ProcessTold
 from rayshim.adapters.wire.event_messages import CallsTold, HeldObject, LiveCall
 from rayshim.lineage import task_events
@@ -52,6 +53,18 @@ def _of_control(kind: str) -> Callable[[asking.Control, float], Found]:
 def _state_rows(control: asking.Control, kind: str) -> list[Row]:
     rows: list[Row] = control.ask("state_rows", {"kind": kind})
     return rows
+
+
+def actors(control: asking.Control, limit_s: float) -> Found:
+    """One row for each actor; if its constructor raised, with what."""
+    rows = _state_rows(control, "actors")
+    for row in rows:
+        data = row.pop("error")
+        if data:
+            error = failures.load_error(m.Payload(m.ERROR, data))
+            context = row["death_cause"]["actor_died_error_context"]
+            context["error_message"] += f": {error}"
+    return Found(rows)
 
 
 # -- tasks -----------------------------------------------------------------------
@@ -252,7 +265,7 @@ _CALLS = msgspec.msgpack.Decoder(CallsTold)
 _LIVE = msgspec.msgpack.Decoder(list[LiveCall])
 _HELD = msgspec.msgpack.Decoder(list[HeldObject])
 _SOURCES: dict[StateResource, Callable[[asking.Control, float], Found]] = {
-    StateResource.ACTORS: _of_control("actors"),
+    StateResource.ACTORS: actors,
     StateResource.NODES: _of_control("nodes"),
     StateResource.PLACEMENT_GROUPS: _of_control("placement_groups"),
     StateResource.CLUSTER_EVENTS: _of_control("cluster_events"),
