@@ -62,6 +62,7 @@ _NAMES = {
 }
 _MODULES = frozenset(
     (
+        "_private",
         "actor",
         "autoscaler",
         "client_builder",
@@ -69,6 +70,7 @@ _MODULES = frozenset(
         "dag",
         "cross_language",
         "exceptions",
+        "experimental",
         "job_config",
         "remote_function",
         "runtime_context",
