@@ -172,17 +172,17 @@ class BarManager:
                     return
                 self._progress = _new_progress()
                 self._progress.start()
+            fields = {
+                "description": _title(state),
+                "total": state["total"],
+                "completed": state["x"],
+                "unit": state["unit"],
+            }
             if bar not in self._bars:
-                self._bars[bar] = self._progress.add_task("", total=None, unit="")
+                self._bars[bar] = self._progress.add_task(**fields)
                 self._open.add(bar)
-            self._progress.update(
-                self._bars[bar],
-                description=_title(state),
-                total=state["total"],
-                completed=state["x"],
-                unit=state["unit"],
-                refresh=True,
-            )
+            else:
+                self._progress.update(self._bars[bar], **fields, refresh=True)
             if state["closed"]:
                 self._open.discard(bar)
                 if not self._open:
