@@ -250,9 +250,15 @@ def open_session(options: InitOptions) -> Session:
         return new
 
 
+#: Called before the session ends, the last first: they close what needs it.
+before_close: list[Callable[[], None]] = []
+
+
 def close_session() -> None:
     """End the open session, if any."""
     global session
+    while before_close:
+        before_close.pop()()
     with _lock:
         old, session = session, None
         if old is not None:

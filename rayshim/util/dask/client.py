@@ -9,6 +9,7 @@ from typing import Any
 from distributed import Client, Future, wait
 
 from rayshim._core import current
+from rayshim._core import session as sessions
 from rayshim._core.api import available_resources, get, kill, nodes, remote
 from rayshim._core.custom_serializers import register_serializer
 from rayshim.adapters.dask import comm
@@ -26,6 +27,8 @@ class DaskClient(Client):
     #: Address of a worker -> its actor.
     _actors: dict[str, Any]
     _peer: Any = None
+    #: What the session calls before it ends.
+    _closing: Any
 
     def reference(self, future: Future[Any]) -> Any:
         """The result of a future as an ObjectRef, without a copy if it is large.
@@ -51,6 +54,9 @@ class DaskClient(Client):
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the connection and end the workers; their CPUs are free then."""
         actors, self._actors = dict(self.__dict__.get("_actors", {})), {}
+        closing = self.__dict__.get("_closing")
+        if closing in sessions.before_close:
+            sessions.before_close.remove(closing)
         alive = current.peer is not None and current.peer is self._peer
         if alive and actors:
             refs = [actor.stop.remote() for actor in actors.values()]
@@ -115,6 +121,8 @@ def get_dask_client(
     )
     client._actors = actors
     client._peer = peer
+    client._closing = client.close
+    sessions.before_close.append(client._closing)
     return client
 
 
