@@ -67,10 +67,6 @@ def test_a_cluster_that_is_not_there_is_an_error(address: str) -> None:
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"include_dashboard": True},
-        {"dashboard_port": 1},
-        {"_metrics_export_port": 1},
-        {"logging_config": rayshim.LoggingConfig()},
         {"enable_resource_isolation": True},
         {"runtime_env": {"java_jars": ["x"]}},
     ],
