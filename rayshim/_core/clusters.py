@@ -27,6 +27,8 @@ USER_TOKEN = ".rayshim/auth_token"
 MIN_TOKEN_BYTES = 16
 #: Where Ray's programs connect by default (``ray://host``).
 CLIENT_PORT = 10001
+#: What started a session, in the order in which "auto" takes them.
+RANKS = ("start", "cluster", "init")
 
 
 class Found(NamedTuple):
@@ -81,9 +83,13 @@ def _found(facts: dict[str, object], folder: Path) -> Found:
         str(folder),
         str(facts.get("dashboard_url") or (f"http://{http}" if http else "")),
         int(str(facts["pid"])),
-        str(facts.get("origin") or "cluster"),
+        _origin(facts.get("origin")),
         int(str(facts.get("client_port") or 0)),
     )
+
+
+def _origin(told: object) -> str:
+    return told if isinstance(told, str) and told in RANKS else "cluster"
 
 
 def find_cluster(address: str | None = None, temp_dir: str | None = None) -> Found:
@@ -92,7 +98,8 @@ def find_cluster(address: str | None = None, temp_dir: str | None = None) -> Fou
     Args:
         address: "host:port" or "ray://host:port" of a cluster, "http://host:port" of
             its dashboard, "local:SESSION" of a session of ``init()``; "auto": the
-            newest one of this user on this host, clusters of ``rayshim start`` first;
+            newest one of this user on this host, clusters of ``rayshim start`` first,
+            sessions of ``init()`` last;
             None: what RAYSHIM_ADDRESS or RAY_ADDRESS says, else as "auto".
         temp_dir: where sessions are, if not in the usual folder.
 
@@ -104,9 +111,8 @@ def find_cluster(address: str | None = None, temp_dir: str | None = None) -> Fou
         address = address_from_environment() or "auto"
     known = running(temp_dir)
     if address == "auto":
-        chosen = [one for one in known if one.origin == "start"] or known
-        if chosen:
-            return chosen[0]
+        if known:
+            return min(known, key=lambda one: RANKS.index(one.origin))
         raise ConnectionError(
             "Could not find any running Ray instance (address='auto'): no session or "
             "cluster of this user runs on this host. Start one with `rayshim start "
