@@ -43,6 +43,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
+    if name in ("internal_kv", "queue", "tqdm_ray"):
+        return importlib.import_module(f"rayshim.experimental.{name}")
     if module is None:
         raise AttributeError(f"module 'rayshim.experimental' has no attribute {name!r}")
     value = getattr(importlib.import_module(module), name)

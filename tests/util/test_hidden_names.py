@@ -64,6 +64,8 @@ def test_names_are_loaded_at_their_first_use() -> None:
         "print([name for name in late if 'rayshim.util.' + name in sys.modules])\n"
         "print(rayshim.util.ActorPool.__name__, rayshim.util.iter.__name__)\n"
         "print(rayshim.experimental.set_resource.__name__)\n"
+        "print(rayshim._private.worker.SCRIPT_MODE)\n"
+        "print(rayshim.experimental.internal_kv.__name__)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -72,4 +74,6 @@ def test_names_are_loaded_at_their_first_use() -> None:
         "[]",
         "ActorPool rayshim.util.iter",
         "set_resource",
+        "0",
+        "rayshim.experimental.internal_kv",
     ]
