@@ -29,6 +29,8 @@ DEFAULT_PORT = 8265
 DEFAULT_HOST = "127.0.0.1"
 #: Ports that are tried, one after the other, when none was asked for.
 TRIES = 64
+#: Looks at the port of an earlier life of this head, and seconds between them.
+FORMER_TRIES, FORMER_LOOK_S = 50, 0.02
 #: Seconds before a process that ended at once is started again; doubled each time.
 FIRST_DELAY_S, LAST_DELAY_S = 0.5, 30.0
 #: Seconds of life after which an end is no failed start.
@@ -185,17 +187,17 @@ def open_door(config: NodeConfig) -> DashboardDoor | None:
 
 
 def _listen(host: str, port: int, former: int) -> socket.socket:
-    if port:
-        return _listen_at(host, port)
-    if former:
+    if former and former == (port or former):
         import time
 
-        # That of the head's earlier life, whose process ends about now.
-        for _ in range(20):
+        # That of the head's earlier life, whose dashboard ends about now.
+        for _ in range(FORMER_TRIES):
             try:
                 return _listen_at(host, former)
             except OSError:
-                time.sleep(0.02)
+                time.sleep(FORMER_LOOK_S)
+    if port:
+        return _listen_at(host, port)
     for tried in range(DEFAULT_PORT, DEFAULT_PORT + TRIES):
         try:
             return _listen_at(host, tried)
