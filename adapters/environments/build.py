@@ -74,10 +74,21 @@ def main() -> None:
         sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
         sys.stdout.buffer.flush()
 
-    builder = Builder(order, lambda text: tell(Told(text)))
+    config = order.environment.get("config") or {}
+    logs = Path(order.session_cache).parent / "logs"
+    files = [logs / name for name in config.get("log_files") or ()]
+
+    def log(text: str) -> None:
+        tell(Told(text))
+        for path in files:
+            with path.open("a") as file:
+                file.write(text + "\n")
+
+    builder = Builder(order, log)
     try:
         context = builder.build()
     except SetupFailed as failure:
+        log(f"failed: {failure}")
         tell(Told(error=str(failure) or "it failed without a word"))
     except Exception as error:
         tell(Told(error=f"{type(error).__name__}: {error}"))

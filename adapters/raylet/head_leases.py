@@ -255,6 +255,8 @@ class LeasePlacer:
     def rejected(self, node_id: str, lease_id: bytes, kind: str) -> bool:
         """Whether a request that a node rejected goes on elsewhere."""
         entry = self._entries.get(lease_id)
+        if entry is None and kind == "setup":
+            return False  # Granted there, but its environment cannot be built.
         if entry is None or entry.node != node_id:
             return True  # It was taken back, or was of an earlier life.
         if kind not in ("cancelled", "drained"):

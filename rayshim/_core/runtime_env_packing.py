@@ -135,7 +135,7 @@ def _walk(folder: Path, excludes: list[str]) -> Iterator[tuple[str, Path]]:
 def _walk_in(
     folder: Path, prefix: str, rules: list[tuple[str, Any]], above: set[str]
 ) -> Iterator[tuple[str, Path]]:
-    names = _IGNORE_FILES
+    names: tuple[str, ...] = _IGNORE_FILES
     if os.environ.get(_NO_GITIGNORE) == "1":
         names = names[1:]
     for ignore in names:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import rayshim as ray
+from rayshim import exceptions
 from rayshim.cluster_utils import Cluster
 
 pytestmark = pytest.mark.slow
@@ -23,6 +24,11 @@ class Reader:
 
     def pid(self) -> int:
         return os.getpid()
+
+
+@ray.remote
+def work() -> None:
+    pass
 
 
 def _hook() -> None:
@@ -55,6 +61,14 @@ def test_every_node_unpacks_it_and_detached_actors_outlive_the_driver(
             for actor in (Reader.remote(), far.remote())
         ]
         assert [one[:2] for one in seen] == [("from the driver", "yes")] * 2
+        missing = {"working_dir": f"file://{tmp_path}/missing.zip"}
+        for resources in ({}, {"far": 0.1}):
+            bad = Reader.options(resources=resources, runtime_env=missing).remote()
+            with pytest.raises(exceptions.RuntimeEnvSetupError, match=r"missing\.zip"):
+                ray.get(bad.read.remote(), timeout=30)
+            task = work.options(resources=resources, runtime_env=missing)
+            with pytest.raises(exceptions.RuntimeEnvSetupError, match=r"missing\.zip"):
+                ray.get(task.remote(), timeout=30)
         ray.shutdown()
         (tmp_path / "data.txt").write_text("changed")
         ray.init(**options)

@@ -134,6 +134,16 @@ def test_conda_that_fails_has_the_last_word(conda: dict[str, str], root: Path) -
     assert ask_again(env) == 1
 
 
+def test_lines_go_to_files_that_are_asked_for(
+    conda: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "setup.log"
+    config = {"log_files": [str(log)]}
+    env = {"conda": {"dependencies": ["logged"]}, "env_vars": conda, "config": config}
+    assert ask("1", **env) == 1
+    assert "conda was called with env create" in log.read_text()
+
+
 def test_conda_environments_that_are_not_there_are_told(conda: dict[str, str]) -> None:
     text = failure(lambda: ask("1", conda="missing", env_vars=conda))
     assert "conda cannot list its environments" in text or "known: base, named" in text
