@@ -330,3 +330,22 @@ def test_half_an_environment_is_never_used(conda: dict[str, str], root: Path) ->
     folder = known.with_suffix("")
     assert (folder / "bin" / "python").exists()
     assert shutil.which("python", path=str(folder / "bin"))
+
+
+def test_what_is_not_wanted_any_more_gives_its_resources_back(
+    conda: dict[str, str], root: Path
+) -> None:
+    (root / "hang").touch()
+    env = {"conda": {"dependencies": ["unwanted"]}, "env_vars": conda}
+    actor = Asker.options(num_cpus=2, runtime_env=env).remote()
+    ref = actor.ask.remote("1")
+    wait_for(root / "started")
+    ray.kill(actor)
+    with pytest.raises(exceptions.ActorDiedError):
+        ray.get(ref, timeout=20)
+    (root / "hang").unlink()
+    deadline = time.monotonic() + 20
+    while ray.available_resources().get("CPU") != 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert ask("1", **env) == 1
