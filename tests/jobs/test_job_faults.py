@@ -19,14 +19,18 @@ from rayshim.job_submission import JobSubmissionClient
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def new_cluster() -> Cluster:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    cluster = Cluster(
+    return Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 1, "dashboard_port": port},
     )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    cluster = new_cluster()
     yield cluster
     cluster.shutdown()
 
@@ -126,29 +130,6 @@ def test_death_of_the_node_ends_the_job(
         client.get_job_logs(job)
 
 
-def test_job_outlives_a_restart_of_the_head(
-    cluster: Cluster, client: JobSubmissionClient, tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    ended = client.submit_job(entrypoint="true")
-    wait_for(client, ended)
-    job = client.submit_job(
-        entrypoint=f"while [ ! -e {go} ]; do sleep 0.05; done; echo went-on"
-    )
-    wait_for(client, job, "RUNNING")
-    assert cluster.head_node is not None
-
-    cluster.head_node.kill_gcs_server()
-    go.touch()
-    cluster.head_node.start_gcs_server()
-
-    info = wait_for(client, job, may_be_away=True)
-    assert info.status == "SUCCEEDED"
-    assert client.get_job_status(ended) == "SUCCEEDED"
-    again = client.submit_job(entrypoint="echo again")
-    assert wait_for(client, again).status == "SUCCEEDED"
-
-
 def test_job_that_waits_is_started_when_it_fits(
     cluster: Cluster, client: JobSubmissionClient
 ) -> None:
@@ -203,3 +184,30 @@ def test_drivers_are_listed_without_that_of_the_dashboard(
         assert [one.job_id for one in running] == [own]
 
     assert client.get_job_info(own).status == "SUCCEEDED"
+
+
+def test_job_outlives_a_restart_of_the_head(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    # One of its own: processes that a test leaves in a shared one count as leaks.
+    cluster = new_cluster()
+    try:
+        client = JobSubmissionClient(cluster.address)
+        ended = client.submit_job(entrypoint="true")
+        wait_for(client, ended)
+        job = client.submit_job(
+            entrypoint=f"while [ ! -e {go} ]; do sleep 0.05; done; echo went-on"
+        )
+        wait_for(client, job, "RUNNING")
+        assert cluster.head_node is not None
+
+        cluster.head_node.kill_gcs_server()
+        go.touch()
+        cluster.head_node.start_gcs_server()
+
+        info = wait_for(client, job, may_be_away=True)
+        assert info.status == "SUCCEEDED"
+        assert client.get_job_status(ended) == "SUCCEEDED"
+        again = client.submit_job(entrypoint="echo again")
+        assert wait_for(client, again).status == "SUCCEEDED"
+    finally:
+        cluster.shutdown()
