@@ -544,10 +544,6 @@ def _node_options(node_args: dict[str, Any]) -> InitOptions:
     args.setdefault("num_cpus", 1)
     args.setdefault("num_gpus", 0)
     args.setdefault("object_store_memory", 150 * 1024 * 1024)
-    if args.get("include_dashboard"):
-        raise NotImplementedError(
-            "add_node(): include_dashboard is not supported; leave it out"
-        )
     memory = args.pop("memory", None)
     if memory is not None:
         args["_memory"] = memory
@@ -558,6 +554,7 @@ def _node_options(node_args: dict[str, Any]) -> InitOptions:
         "labels",
         "object_store_memory",
         "include_dashboard",
+        "dashboard_host",
         "dashboard_port",
         "_memory",
         "_system_config",

@@ -432,6 +432,7 @@ class ControlService:
             "namespace": config.namespace,
             "http_address": self.http_address,
             "dashboard_url": config.dashboard_url,
+            "dashboard_url": config.dashboard_url,
             "client_port": config.client_port,
             "versions": versions.own(),
         }
