@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -12,9 +14,12 @@ from ray.util.collective.backend_registry import register_collective_backend
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import Backend, ReduceOp
 
-torch = pytest.importorskip("torch")
-
-pytestmark = [pytest.mark.usefixtures("ray_start"), pytest.mark.timeout(120)]
+# Not imported here: each actor imports this module, and few need torch.
+pytestmark = [
+    pytest.mark.usefixtures("ray_start"),
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
+]
 
 
 @ray.remote(num_cpus=0)
@@ -51,6 +56,8 @@ class Worker:
         return parts
 
     def gather_tensors(self, value, size, name="default"):
+        import torch
+
         parts = [torch.zeros_like(value) for _ in range(size)]
         col.allgather(parts, value, name)
         return parts
@@ -87,6 +94,13 @@ def group(shared_cluster):
     ray.get([worker.leave.remote("three") for worker in workers])
 
 
+@pytest.fixture(scope="module")
+def pair(shared_cluster):
+    """Two actors that are members of one group after the other."""
+    shared_cluster.start()
+    return [Worker.remote(rank) for rank in range(2)]
+
+
 def arrays(size=3, dtype=np.float32):
     return [np.full(4, rank + 1, dtype=dtype) for rank in range(size)]
 
@@ -109,6 +123,8 @@ def test_allreduce_of_arrays_in_place(group):
 
 
 def test_allreduce_of_tensors_in_place(group):
+    import torch
+
     tensors = [torch.full((2, 2), float(rank)) for rank in range(3)]
     same(group.run("allreduce", tensors), [[[3, 3], [3, 3]]] * 3)
 
@@ -153,6 +169,8 @@ def test_allgather(group):
 
 
 def test_allgather_of_tensors(group):
+    import torch
+
     values = [torch.full((2,), float(rank)) for rank in range(3)]
     found = ray.get(
         [
@@ -232,10 +250,10 @@ def test_not_in_the_driver():
         col.get_rank("driver")
 
 
-def test_a_group_that_the_driver_declares():
-    workers = [Worker.remote(rank) for rank in range(2)]
+def test_a_group_that_the_driver_declares(pair):
+    workers = pair
     col.create_collective_group(
-        workers, 2, [1, 0], backend="gloo", group_name="declared"
+        workers, 2, [0, 1], backend="gloo", group_name="declared"
     )
     with pytest.raises(RuntimeError, match="twice"):
         col.create_collective_group(
@@ -243,14 +261,14 @@ def test_a_group_that_the_driver_declares():
         )
     same(Group(workers, "declared").run("allreduce", arrays(2)), [[3] * 4] * 2)
     assert ray.get([w.about.remote("declared") for w in workers]) == [
-        (1, 2, True),
         (0, 2, True),
+        (1, 2, True),
     ]
     ray.get([worker.leave.remote("declared") for worker in workers])
 
 
-def test_what_cannot_be_declared():
-    workers = [Worker.remote(rank) for rank in range(2)]
+def test_what_cannot_be_declared(pair):
+    workers = pair
     with pytest.raises(RuntimeError, match="correspond to one rank"):
         col.create_collective_group(workers, 2, [0], "gloo", "wrong")
     with pytest.raises(RuntimeError, match="permutation"):
@@ -261,8 +279,8 @@ def test_what_cannot_be_declared():
         col.create_collective_group(workers, 2, [0, 1], "pigeon", "wrong")
 
 
-def test_a_name_is_used_again():
-    workers = [Worker.remote(rank) for rank in range(2)]
+def test_a_name_is_used_again(pair):
+    workers = pair
     for _ in range(2):
         ray.get([worker.join.remote(2, "again") for worker in workers])
         same(Group(workers, "again").run("allreduce", arrays(2)), [[3] * 4] * 2)
@@ -326,8 +344,8 @@ def test_a_backend_of_ones_own():
     assert (name, group_name) == ("DOUBLING", "own")
 
 
-def test_groups_of_the_driver():
-    workers = [Worker.remote(rank) for rank in range(2)]
+def test_groups_of_the_driver(pair):
+    workers = pair
     handle = groups.create_collective_group(workers, backend="gloo", name="made")
     assert (handle.name, handle.backend) == ("made", "GLOO")
     assert handle.actors == workers
@@ -349,8 +367,8 @@ def test_members_of_a_group_are_different():
         groups.create_collective_group([worker, worker], backend="gloo")
 
 
-def test_all_groups_of_the_driver_end():
-    workers = [Worker.remote(rank) for rank in range(2)]
+def test_all_groups_of_the_driver_end(pair):
+    workers = pair
     groups.create_collective_group(workers, backend="gloo")
     groups.destroy_all_collective_groups()
     assert groups.get_collective_groups(workers) == []

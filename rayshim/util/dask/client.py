@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,19 @@ def get_dask_client(
     )
     client._actors = actors
     client._peer = peer
+    client.run_on_scheduler(extend_path, [path for path in sys.path if path])
     client._closing = client.close
     sessions.before_close.append(client._closing)
     return client
+
+
+def extend_path(folders: list[str]) -> None:
+    """Let this process import what the driver imports.
+
+    Dask's scheduler unpickles graphs, and so imports the modules of their functions.
+    """
+    known = set(sys.path)
+    sys.path += [path for path in folders if path not in known and Path(path).exists()]
 
 
 def _start_workers(address: str, count: int, threads: int) -> dict[str, Any]:
