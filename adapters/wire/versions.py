@@ -25,11 +25,11 @@ NOT_TOLD = "not told"
 
 def own() -> dict[str, str]:
     """The versions of this process."""
-    import rayshim
-
+    # This module's own package: it need not be imported to be asked.
+    package = vars(sys.modules["rayshim"])
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
-        "rayshim": rayshim.RAYSHIM_VERSION,
+        "rayshim": str(package["RAYSHIM_VERSION"]),
         "wire": str(WIRE_VERSION),
     }
 
