@@ -85,14 +85,21 @@ def signed_in(browser: Any, dashboard: Dashboard) -> Any:
     return browser
 
 
-def wait(condition: Callable[[], Any]) -> Any:
-    """What a condition gives when it is met."""
+def wait(condition: Callable[[], Any], browser: Any = None) -> Any:
+    """What a condition gives when it is met; if it is not, the browser's page is told.
+
+    Args:
+        condition: is asked until it gives something.
+        browser: that shows why.
+    """
     deadline_s = time.monotonic() + LIMIT_S
     while True:
         found = condition()
         if found:
             return found
-        assert time.monotonic() < deadline_s, "it did not come about"
+        if time.monotonic() > deadline_s:
+            script = "return document.body.innerText"
+            pytest.fail(browser.execute_script(script) if browser else "it took long")
         time.sleep(0.02)
 
 
@@ -235,10 +242,10 @@ def test_a_job_is_submitted_by_the_form(signed_in: Any, dashboard: Dashboard) ->
     signed_in.find_element("id", "runtime_env").clear()
     form.find_element("css selector", "button").click()
 
-    wait(lambda: heading(signed_in).startswith("Job raysubmit_"))
+    wait(lambda: heading(signed_in).startswith("Job raysubmit_"), signed_in)
     text = "return document.getElementById('log').textContent"
-    wait(lambda: "hello from the form" in signed_in.execute_script(text))
-    wait(lambda: "succeeded" in live_text(signed_in))
+    wait(lambda: "hello from the form" in signed_in.execute_script(text), signed_in)
+    wait(lambda: "succeeded" in live_text(signed_in), signed_in)
     assert complaints(signed_in) == []
 
 
