@@ -2,8 +2,8 @@
 
     python examples/jobs_and_state.py
 
-Starts a session, sends a small program to it with Ray's job client, prints the job's log
-as it is written, then asks the state API what ran, and writes a timeline that Perfetto
+Starts a session, sends a small program to it with Ray's job client, prints its log
+when it is over, then asks the state API what ran, and writes a timeline that Perfetto
 and Chrome open.
 """
 
