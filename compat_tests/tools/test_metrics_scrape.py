@@ -70,7 +70,7 @@ def port(shared_cluster):
 
 @pytest.fixture(scope="module")
 def scrape(port, backend):
-    """Asks until a condition holds; real Ray takes a while, and forgets gauges again."""
+    """Asks until a condition holds; real Ray takes a while, and forgets gauges."""
     headers = {"Authorization": f"Bearer {token(backend)}"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", None, headers)
 
