@@ -40,7 +40,7 @@ def is_there(dotted: str) -> bool:
 
 
 def test_the_list_of_missing_names_is_read() -> None:
-    assert "dag.InputNode" in MISSING
+    assert "serve.dag.InputNode" in MISSING
     assert is_there("actor.ActorHandle")
 
 
