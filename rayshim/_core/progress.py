@@ -35,10 +35,11 @@ class NotebookBar:
     """A bar below the running cell."""
 
     def __init__(self) -> None:
-        from IPython.display import HTML, display
+        import IPython.display
 
-        self._make: Any = HTML
-        self._handle: Any = display(HTML(""), display_id=True)
+        ipython: Any = IPython.display  # which has types only here and there
+        self._make: Any = ipython.HTML
+        self._handle: Any = ipython.display(ipython.HTML(""), display_id=True)
         self._last = ""
 
     def show(self, done: int, total: int, text: str) -> None:

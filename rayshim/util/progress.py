@@ -48,7 +48,8 @@ def _ready(refs: list[Any]) -> tuple[list[Any], list[Any]]:
     first, _ = rayshim.wait(refs, num_returns=1, timeout=LOOK_S)
     if not first:
         return [], refs
-    return rayshim.wait(refs, num_returns=len(refs), timeout=0)
+    ready, left = rayshim.wait(refs, num_returns=len(refs), timeout=0)
+    return ready, left
 
 
 __all__ = ["track"]
