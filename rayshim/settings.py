@@ -85,6 +85,9 @@ class Settings:
     prestart_executors: int = -1
     #: When Dask joins the node process: "background" or "off" (tests of the core).
     dask: str = "background"
+    #: TCP port of Dask's own dashboard, on loopback; 0: any that is free; -1: none. It
+    #: knows no token, so that all users of the head's host may look at it.
+    dask_dashboard_port: int = -1
     #: Seconds in which repeated log lines of executors are folded into one.
     log_fold_s: float = 5.0
     #: Seconds for which processes wait for a head that is gone, before what they ask

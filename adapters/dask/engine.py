@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import importlib.util
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,8 @@ from rayshim.adapters.raylet.config import NodeConfig
 
 if TYPE_CHECKING:
     from rayshim.adapters.dask.lease_tasks import LeaseTasks
+
+logger = logging.getLogger(__name__)
 
 #: What costs time in an idle cluster, or would act on memory behind our back.
 _DASK_SETTINGS: dict[str, Any] = {
@@ -35,6 +38,8 @@ class Engine(NamedTuple):
     address: str
     #: Leases as its tasks; None in a session on one node.
     tasks: LeaseTasks | None
+    #: Address of Dask's own dashboard; empty: none was asked for, or it has no bokeh.
+    dashboard_url: str = ""
 
 
 async def start(config: NodeConfig) -> Engine:
@@ -56,12 +61,13 @@ async def start(config: NodeConfig) -> Engine:
     kind = servers.NodeScheduler
     if not config.with_raylet:
         kind = _late("lease_scheduler").LeaseScheduler
+    web_port = _web_port(config)
     scheduler = await kind(
         protocol=comm.SCHEME,
         host=host,
         port=0,
-        dashboard=False,
-        dashboard_address=None,
+        dashboard=web_port >= 0,
+        dashboard_address=f"127.0.0.1:{web_port}" if web_port >= 0 else None,
     )
     tasks = None
     if not config.with_raylet:
@@ -69,7 +75,23 @@ async def start(config: NodeConfig) -> Engine:
     # Else each full collection would look at all of distributed, for tens of
     # milliseconds in which no lease is granted.
     gc.freeze()
-    return Engine(str(scheduler.address), tasks)
+    url = ""
+    if web_port >= 0:
+        url = f"http://127.0.0.1:{scheduler.http_server.port}/status"
+    return Engine(str(scheduler.address), tasks, url)
+
+
+def _web_port(config: NodeConfig) -> int:
+    """Where Dask's own dashboard is to be; -1: nowhere."""
+    port = int(config.settings.get("dask_dashboard_port", -1))
+    if port >= 0 and importlib.util.find_spec("bokeh") is None:
+        logger.warning(
+            "no Dask dashboard at port %d: bokeh is not installed here "
+            "(pip install bokeh)",
+            port,
+        )
+        return -1
+    return port
 
 
 def _late(name: str) -> Any:

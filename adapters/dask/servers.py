@@ -10,7 +10,7 @@ from tornado.httpserver import HTTPServer
 
 
 class _NoHttp:
-    """Listens on no port for HTTP: those pages know no token."""
+    """Listens on no port for HTTP unless asked to: those pages know no token."""
 
     def start_http_server(
         self,
@@ -20,6 +20,12 @@ class _NoHttp:
         ssl_options: Any = None,
     ) -> None:
         """Makes the server object that distributed stops at the end."""
+        if dashboard_address:
+            # It was asked for, by the setting dask_dashboard_port.
+            super().start_http_server(  # type: ignore[misc]  # of Dask's servers
+                routes, dashboard_address, default_port, ssl_options
+            )
+            return
         self.http_application = RoutingApplication([])  # type: ignore[no-untyped-call]  # distributed is untyped here.
         server: Any = HTTPServer(self.http_application)
         server.port = 0

@@ -425,6 +425,7 @@ class ControlService:
         return {
             "session": config.session,
             "dask_address": self.engine.address,
+            "dask_dashboard": self.engine.dashboard_url,
             "node_ip": config.node_ip,
             "node_id": config.node_id,
             "address": config.address,

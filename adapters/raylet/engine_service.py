@@ -32,6 +32,8 @@ class EngineService:
         self._waiters: list[tuple[Peer, int]] = []
         #: Address of the Dask scheduler once it runs.
         self.address = ""
+        #: Of Dask's own dashboard; empty without one.
+        self.dashboard_url = ""
         self._error = ""
         #: Called with the scheduler's lease tasks once it runs, in a head.
         self.on_tasks: Callable[[Any], None] = lambda tasks: None
@@ -60,7 +62,7 @@ class EngineService:
 
         try:
             engine = await start(self._server.config)
-            self.address = engine.address
+            self.address, self.dashboard_url = engine.address, engine.dashboard_url
             if engine.tasks is not None:
                 self.on_tasks(engine.tasks)
         except Exception as error:

@@ -296,6 +296,7 @@ async def dask(request: Request, site: Site) -> dict[str, Any]:
         "problems": problems,
         "dask_address": info.get("dask_address") or "",
         "dask_dashboard": _web_link(info.get("dask_dashboard")),
+        "is_asked": site.setting("dask_dashboard_port", -1) >= 0,
         "task_states": counted(found["tasks"], "state") or {},
     }
 
@@ -318,12 +319,11 @@ async def settings(request: Request, site: Site) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    of_head = getattr(site.context, "settings", None) or {}
     defaults = Settings()
     rows = []
     for name in defaults.__dataclass_fields__:
         default = getattr(defaults, name)
-        value = of_head.get(name, default)
+        value = site.setting(name, default)
         rows.append({"name": name, "value": value, "default": default})
     for row in rows:
         # A journal's address may hold a password.

@@ -37,6 +37,10 @@ class Site:
         self.samples = Samples(self.reader, self.figures)
         self.renderer = Renderer()
 
+    def setting(self, name: str, default: Any) -> Any:
+        """A setting of the head."""
+        return (getattr(self.context, "settings", None) or {}).get(name, default)
+
 
 #: Gives a page's values: ``title``, ``problems`` and what its template needs.
 Build = Callable[["Request", Site], Awaitable[dict[str, Any]]]
