@@ -25,6 +25,8 @@ from pathlib import Path
 __all__ = ["Snapshot", "adopt_orphans", "end_processes", "wait_until_clean"]
 
 SHM_FOLDER = Path("/dev/shm")
+#: What is meant to outlive sessions, beside their folders.
+KEPT = ("environments", "history")
 #: ``s<pid of the driver>-<random>``, in names of session and store folders.
 SESSION_NAME = re.compile(r"\bs(?P<pid>\d+)-[0-9a-f]+")
 #: Open files that libraries keep for the life of a process: gRPC six, multiprocessing's
@@ -150,8 +152,8 @@ def _command_of(pid: int) -> str:
 
 def _session_folders() -> list[Path]:
     stores = [path for path in _entries(SHM_FOLDER) if path.name.startswith("rayshim-")]
-    sessions = _entries(Path(tempfile.gettempdir(), f"rayshim-{os.getuid()}"))
-    return stores + sessions
+    root = Path(tempfile.gettempdir(), f"rayshim-{os.getuid()}")
+    return stores + [path for path in _entries(root) if path.name not in KEPT]
 
 
 def _is_ours(path: Path) -> bool:
