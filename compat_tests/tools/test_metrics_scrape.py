@@ -109,13 +109,6 @@ def values(text, name, **tags):
     return found
 
 
-def alive(text):
-    """Actors of the class that are told to be there, by the head or by themselves."""
-    states = ("ALIVE", "ALIVE_IDLE", "ALIVE_RUNNING_TASKS")
-    told = [values(text, "ray_actors", Name="Holder", State=state) for state in states]
-    return max(map(sum, told))
-
-
 def test_nodes_say_the_port(port):
     assert ray.nodes()[0]["MetricsExportPort"] == port
 
@@ -192,10 +185,6 @@ def test_resources_are_told_by_name_and_state(text):
     free = values(text, "ray_resources", Name="CPU", State="AVAILABLE")
     used = values(text, "ray_resources", Name="CPU", State="USED")
     assert sum(free) + sum(used) == 2.0
-
-
-def test_actors_are_told_by_state(scrape):
-    assert alive(scrape(lambda found: alive(found) == 1.0)) == 1.0
 
 
 def test_object_store_memory_is_told_by_location(text):

@@ -100,6 +100,8 @@ def test_tasks_that_run_are_there() -> None:
 
     ref = waits.remote()
     text = wait_for('Name="waits"')
+    (actor,) = [one for one in text.splitlines() if 'Name="Gate"' in one]
+    assert actor.startswith("ray_actors{") and 'State="ALIVE"' in actor
     (line,) = [one for one in text.splitlines() if 'Name="waits"' in one]
     assert 'State="PENDING_NODE_ASSIGNMENT"' in line
     del gate
