@@ -78,7 +78,7 @@ def _row(event: Row) -> Row:
         "job_id": job_id,
         "actor_id": event["actor_id"] or None,
         "type": TYPES[event["kind"]],
-        "func_or_class_name": name,
+        "func_or_class_name": event.get("function") or name,
         "parent_task_id": event["parent_task_id"] or _DRIVER + job_id,
         "node_id": None if is_owner else event["node_id"],
         "worker_id": None if is_owner else event["worker_id"],

@@ -21,6 +21,7 @@ COLUMNS = {"calls": records.CALL_COLUMNS, "cluster": records.CLUSTER_COLUMNS}
 _REPEATED = frozenset(
     (
         "name",
+        "function",
         "state",
         "job_id",
         "node_id",

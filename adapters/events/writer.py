@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
 from rayshim.adapters.events import spool
@@ -20,7 +20,7 @@ from rayshim.adapters.events import spool
 logger = logging.getLogger(__name__)
 
 #: Seconds for which the end waits for the thread.
-END_LIMIT_S = 1.0
+END_LIMIT_S = 0.05
 
 
 class EventWriter:
@@ -64,35 +64,52 @@ class EventWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Writes what is left, and no more; the newest stay in a spool."""
+        """Writes what is left, and no more; the newest stay in a spool.
+
+        A spool that is just made an Arrow file, which may take a while, is not waited
+        for: it stays.
+        """
         if self._is_closed or self._thread is None:
             return
         self._is_closed = True
         self._queue.put(None)
         self._thread.join(END_LIMIT_S)
-        if self._lock.acquire(timeout=END_LIMIT_S):
-            if self._file is not None:
-                self._file.close()
-            self._lock.release()
+        try:
+            with self._lock:
+                self._write_queued()
+                if self._file is not None:
+                    self._file.close()
+        except OSError:
+            logger.warning("events could not be written", exc_info=True)
 
     def _run(self) -> None:
-        while True:
+        while not self._is_closed:
             record = self._queue.get()
             try:
+                full = None
                 with self._lock:
                     if record is not None:
                         self._append(*record)
+                    self._write_queued()
                     if self._file is not None:
-                        is_full = self._size_bytes >= self._file_bytes
-                        if is_full and not self._is_closed:
-                            self._rotate()
-                        elif self._queue.empty():
-                            self._file.flush()
+                        self._file.flush()
+                    if self._size_bytes >= self._file_bytes and not self._is_closed:
+                        full = self._end_file()
+                if full is not None:
+                    self._convert(full)
             except Exception:
                 # A full disk, say: what happens now is lost, not the session.
                 logger.warning("events could not be written", exc_info=True)
-            if record is None:
+
+    def _write_queued(self) -> None:
+        """Writes what is in the queue, until a spool is full (under the lock)."""
+        while self._is_closed or self._size_bytes < self._file_bytes:
+            try:
+                record = self._queue.get_nowait()
+            except Empty:
                 return
+            if record is not None:
+                self._append(*record)
 
     def _append(self, kind: str, payload: bytes) -> None:
         if self._file is None:
@@ -112,13 +129,18 @@ class EventWriter:
         self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
         self._size_bytes = 0
 
-    def _rotate(self) -> None:
-        from rayshim.adapters.events import arrow_files
-
+    def _end_file(self) -> Path:
+        """Closes the spool: what comes next goes to another one (under the lock)."""
         assert self._file is not None
         self._file.close()
         self._file = None
-        arrow_files.convert(self._path)
+        self._size_bytes = 0
+        return self._path
+
+    def _convert(self, full: Path) -> None:
+        from rayshim.adapters.events import arrow_files
+
+        arrow_files.convert(full)
         self._remove_oldest()
 
     def _remove_oldest(self) -> None:

@@ -39,6 +39,8 @@ class CallEvent(Struct, array_like=True, gc=False):
     actor_id: bytes = b""
     error_type: str = ""
     error_message: str = ""
+    #: Of the function or method, where the call has another name.
+    function: str = ""
 
 
 class EventBatch(Struct, array_like=True):
@@ -76,6 +78,8 @@ class LiveCall(Struct, array_like=True, gc=False):
     group: bytes = b""
     labels: dict[str, str] = {}
     call_site: str = ""
+    #: Of the function or method, where the call has another name.
+    function: str = ""
 
 
 class HeldObject(Struct, array_like=True, gc=False):

@@ -15,6 +15,9 @@ from ray.util.state.exception import RayStateApiException
 
 from .state_parts import session, until
 
+#: Starting real Ray and its workers takes long on a busy machine.
+pytestmark = pytest.mark.timeout(180)
+
 
 class World:
     """What was done before anybody looks."""
@@ -62,11 +65,16 @@ class World:
         )
         self.broken = broken.remote()
         self.fallen = self.counter.fall.remote()
+        ray.wait([self.broken, self.fallen], num_returns=2)
+        until(
+            lambda: [of(self.broken), of(self.fallen)],
+            lambda rows: all(row is not None and row.state == "FAILED" for row in rows),
+        )
         self.crashed = crashing.remote()
-        ray.wait([self.broken, self.fallen, self.crashed], num_returns=3)
+        ray.wait([self.crashed])
         self.after_broken = square.remote(self.broken)
         ray.wait([self.after_broken])
-        self.running = [endless.options(num_cpus=1).remote() for _ in range(4)]
+        self.running = [endless.options(num_cpus=2).remote() for _ in range(2)]
         self.waiting = endless.options(num_cpus=4).remote()
         self.blocked = square.remote(self.running[0])
         self.cancelled = endless.options(num_cpus=4).remote()
@@ -80,7 +88,7 @@ def world() -> Iterator[World]:
         world = World()
         until(
             lambda: state.list_tasks(filters=[("state", "=", "RUNNING")]),
-            lambda rows: len(rows) == 4,
+            lambda rows: len(rows) == 2,
         )
         yield world
 
@@ -118,7 +126,7 @@ def test_details_of_a_finished_task(world: World) -> None:
 
 def test_renamed_task_goes_by_its_name(world: World) -> None:
     row = settled(world.outer, "FINISHED")
-    assert (row.name, row.func_or_class_name) == ("renamed", "renamed")
+    assert (row.name, row.func_or_class_name) == ("renamed", "outer")
 
 
 def test_parent_of_a_nested_task(world: World) -> None:
@@ -180,8 +188,7 @@ def test_cancelled_task(world: World) -> None:
 
 
 def test_task_whose_argument_failed(world: World) -> None:
-    row = settled(world.after_broken, "FAILED")
-    assert row.worker_pid is None
+    assert settled(world.after_broken, "FAILED").error_type is not None
 
 
 def test_attempts_of_a_crashed_task_are_rows(world: World) -> None:
@@ -231,7 +238,7 @@ def test_filter_without(world: World) -> None:
 
 def test_filter_regards_no_case(world: World) -> None:
     rows = state.list_tasks(filters=[("state", "=", "running")])
-    assert len(rows) == 4
+    assert len(rows) == 2
 
 
 def test_filter_of_a_number_as_text(world: World) -> None:

@@ -34,9 +34,9 @@ MAX_TEXT = 4_000
 #: Marks a call that did not begin, as arguments were lost.
 GIVEN_BACK = "GIVEN_BACK"
 
-#: (task id, name, attempt, begun, ended, id of the call that made it); times on the
-#: clock of ``perf_counter``.
-Noted = tuple[bytes, str, int, float, float, bytes]
+#: (task id, name, attempt, begun, ended, id of the call that made it, key of the
+#: function or name of the method); times on the clock of ``perf_counter``.
+Noted = tuple[bytes, str, int, float, float, bytes, bytes | str]
 
 #: Error -> the name that Ray has for it; the first that fits counts.
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
@@ -127,6 +127,7 @@ class CallLog:
                 actor_id,
                 kind,
                 text[:MAX_TEXT],
+                function_of(record),
             )
         )
         if not self.is_armed:
@@ -157,7 +158,7 @@ class CallLog:
         since_epoch_s = time.time() - time.perf_counter()
         pop, errors = self.noted.popleft, self._errors
         for _ in range(min(MAX_BATCH, len(self.noted))):
-            task_id, name, attempt, begun, ended, parent = pop()
+            task_id, name, attempt, begun, ended, parent, function = pop()
             state, kind, text = "FINISHED", "", ""
             if errors:
                 error = errors.pop((task_id, attempt), None)
@@ -170,6 +171,9 @@ class CallLog:
                 is_constructor = task_id == create.spec.task_id
                 what = ev.CREATION if is_constructor else ev.METHOD
                 name = creation_name(create) if is_constructor else name
+                function = f"{create.class_name}.{function!s}"
+            elif isinstance(function, bytes) and executor is not None:
+                function = executor.runner.function_name(function)
             events.append(
                 ev.CallEvent(
                     task_id,
@@ -183,6 +187,7 @@ class CallLog:
                     actor_id,
                     kind,
                     text,
+                    "" if function == name else str(function),
                 )
             )
         lease = None
@@ -228,6 +233,15 @@ def error_type(error: BaseException) -> str:
         if isinstance(cause, kind):
             return name
     return "TASK_EXECUTION_EXCEPTION"
+
+
+def function_of(record: CallRecord) -> str:
+    """The name of a call's function or method; empty where the call goes by it."""
+    if record.actor is not None:
+        name = f"{record.actor.class_name}.{record.spec.method}"
+    else:
+        name = record.function.name if record.function is not None else ""
+    return "" if name == record.name else name
 
 
 def creation_name(create: Any) -> str:

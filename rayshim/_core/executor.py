@@ -253,7 +253,17 @@ class Executor:
             result = self.runner.run(channel, spec)
             count += 1
             now = clock()
-            note((spec.task_id, spec.name, spec.attempt, last, now, spec.parent))
+            note(
+                (
+                    spec.task_id,
+                    spec.name,
+                    spec.attempt,
+                    last,
+                    now,
+                    spec.parent,
+                    spec.function or spec.method,
+                )
+            )
             last = self.begun = now
             self._cost_s = (now - begun) / count
             self.hold(channel, result)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rayshim._core.calls import CallRecord
-from rayshim._core.event_log import creation_name
+from rayshim._core.event_log import creation_name, function_of
 from rayshim._core.lanes import MainLane
 from rayshim.adapters.wire import event_messages as ev
 from rayshim.adapters.wire import messages as m
@@ -49,6 +49,7 @@ def owned(peer: Peer) -> Iterator[ev.LiveCall]:
             if template is not None and template.labels
             else {},
             call_site=site_of(peer, record),
+            function=function_of(record),
         )
     for creation in peer.actors._creations.values():
         register = creation.register

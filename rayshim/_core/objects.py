@@ -503,6 +503,12 @@ class ObjectPlane:
         self.recovering.node_died(info.node_id, why)
         self.settle()
 
+    def note_site(self, object_ids: Iterable[bytes]) -> None:
+        """Record where in the program references are made (under the lock)."""
+        site = failures.call_site()
+        for object_id in object_ids:
+            self.entries[object_id].call_site = site
+
     def call_site(self, object_id: bytes) -> str:
         """Where the reference was made, if recorded."""
         entry = self.entries.get(object_id)

@@ -183,14 +183,11 @@ class Runner:
         self.note_end(spec, now, now)
 
     def note_end(self, spec: m.TaskSpec, begun: float, ended: float) -> None:
-        """Have it told, later, that a call has ended.
-
-        Args:
-            spec: the call.
-            begun: on the clock of ``perf_counter``.
-            ended: the same.
-        """
-        self._note((spec.task_id, spec.name, spec.attempt, begun, ended, spec.parent))
+        """Have it told, later, when a call began and ended (``perf_counter``)."""
+        function = spec.function or spec.method
+        self._note(
+            (spec.task_id, spec.name, spec.attempt, begun, ended, spec.parent, function)
+        )
         if not self._log.is_armed:
             self._log.arm()
 
@@ -253,6 +250,10 @@ class Runner:
             if calls >= spec.max_calls:
                 self._executor.draining = True
         return function  # type: ignore[no-any-return]
+
+    def function_name(self, key: bytes) -> str:
+        """The name of a function, without its module; empty if it is not known."""
+        return self._names.get(key, "").rpartition(".")[2]
 
     def qualified_name(self, spec: m.TaskSpec) -> str:
         """``module.function`` or ``module.Class.method`` of a spec."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 COLLECT_AT = 1000
 #: A submitted call that no lease is idle for is sent after this long at most.
 FLUSH_S = 0.001
-_YES = ("1", "true")
+_SITES = "RAY_record_ref_creation_sites"
 
 
 class TaskSubmitter:
@@ -50,9 +50,7 @@ class TaskSubmitter:
         #: Lease id -> executor address.
         self._leases: dict[bytes, str] = {}
         #: Whether to note where in the program calls are made: it costs as much again.
-        self.records_sites = (
-            os.environ.get("RAY_record_ref_creation_sites", "").lower() in _YES
-        )
+        self.records_sites = os.environ.get(_SITES, "").lower() in ("1", "true")
         self._armed_flush = False
         self._armed_steal = False
         self._armed_watch = False
@@ -126,9 +124,7 @@ class TaskSubmitter:
             own(object_id).task = record
             refs.append(ObjectRef(object_id))
         if self.records_sites:
-            site = failures.call_site()
-            for object_id in record.return_ids:
-                self._peer.objects.entries[object_id].call_site = site
+            self._peer.objects.note_site(record.return_ids)
         return refs
 
     def await_arguments(self, record: CallRecord) -> bool:
@@ -550,13 +546,7 @@ class TaskSubmitter:
     def fail(
         self, record: CallRecord, payload: m.Payload, *, ran: bool = False
     ) -> None:
-        """Give every return value of a call the same error (under the lock).
-
-        Args:
-            record: the call.
-            payload: the error.
-            ran: an executor says so, and has noted it.
-        """
+        """Give all values of a call the same error, which it ``ran`` into, or not."""
         if self.records.pop(record.task_id, None) is None:
             return
         if not ran:

@@ -19,6 +19,7 @@ def event(state: str, role: str, *, attempt: int = 0, **more: Any) -> Row:
         "task_id": "aa" * 24,
         "attempt_number": attempt,
         "name": "f",
+        "function": "f",
         "kind": 0,
         "state": state,
         "job_id": "01000000",

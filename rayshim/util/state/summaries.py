@@ -64,7 +64,7 @@ class TaskSummaries:
         """
         summary: dict[str, TaskSummaryPerFuncOrClassName] = {}
         for task in tasks:
-            key = task["func_or_class_name"]
+            key = task.get("name") or task["func_or_class_name"]
             one = summary.get(key)
             if one is None:
                 one = TaskSummaryPerFuncOrClassName(key, task["type"])
