@@ -63,7 +63,8 @@ def running(temp_dir: str | None = None) -> list[Found]:
         temp_dir: where sessions are, if not in the usual folder.
     """
     found: list[tuple[float, Found]] = []
-    for path in session_folders.session_root(temp_dir).glob("*/cluster.json"):
+    roots = session_folders.known_roots(temp_dir)
+    for path in (path for root in roots for path in root.glob("*/cluster.json")):
         try:
             facts = json.loads(path.read_text())
             age = path.stat().st_mtime

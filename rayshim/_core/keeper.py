@@ -101,6 +101,7 @@ class Keeper:
         """
         session_folders.remove_stale(self._root)
         remove_stale_notes(self._root)
+        session_folders.note_root(self._root)
         if self._plan.head is not None:
             self._start_head(self._plan.head)
         self._start_node()
@@ -370,7 +371,8 @@ def running_keepers(temp_dir: str | None = None) -> list[RunningKeeper]:
         temp_dir: where sessions are, if not in the usual folder.
     """
     found = []
-    for note in session_folders.session_root(temp_dir).glob("keeper-*.json"):
+    roots = session_folders.known_roots(temp_dir)
+    for note in (note for root in roots for note in root.glob("keeper-*.json")):
         pid = int(note.stem.partition("-")[2])
         if not is_keeper(pid):
             continue

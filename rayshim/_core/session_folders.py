@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
 import socket
@@ -16,6 +18,8 @@ _MAX_SOCKET_PATH_BYTES = 107
 _MAX_ROOT_BYTES = (
     _MAX_SOCKET_PATH_BYTES - len("/s1234567-12345678/sockets/w-.sock") - 16
 )
+#: Folder of the notes that say where else sessions are.
+ELSEWHERE = "elsewhere"
 #: A folder whose driver is not seen is left alone for this long.
 STALE_AFTER_S = 10.0
 
@@ -59,6 +63,50 @@ def session_root(temp_dir: str | None) -> Path:
             f"{root} belongs to another user; remove it or pass _temp_dir"
         )
     return root
+
+
+def note_root(root: Path) -> None:
+    """Let commands without a folder's name find what runs in another one.
+
+    Args:
+        root: as of :func:`session_root`.
+    """
+    usual = session_root(None)
+    if root == usual:
+        return
+    notes = usual / ELSEWHERE
+    notes.mkdir(mode=0o700, exist_ok=True)
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    scratch = notes / f".{name}.{os.getpid()}"
+    scratch.write_text(str(root))
+    scratch.replace(notes / name)
+
+
+def known_roots(temp_dir: str | None) -> list[Path]:
+    """Where sessions of this user may be.
+
+    Args:
+        temp_dir: only there; None: in the usual folder, and in those that
+            :func:`note_root` has noted.
+    """
+    roots = [session_root(temp_dir)]
+    if temp_dir is None:
+        for note in sorted((roots[0] / ELSEWHERE).glob("[0-9a-f]*")):
+            root = Path(note.read_text())
+            if root.is_dir() and root.stat().st_uid == os.getuid():
+                roots.append(root)
+            else:
+                note.unlink(missing_ok=True)
+    return roots
+
+
+def forget_root(root: Path) -> None:
+    """Take back what :func:`note_root` has noted."""
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    notes = session_root(None) / ELSEWHERE
+    (notes / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        notes.rmdir()  # unless there are others
 
 
 def remove_stale(root: Path) -> None:

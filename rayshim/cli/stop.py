@@ -71,9 +71,11 @@ def stop(
     for process in left:
         _signal(process.pid, signal.SIGKILL)
     left = _wait(left, KILL_LIMIT_S)
-    root = session_folders.session_root(temp_dir)
-    _remove_folders(pids, root)
-    keeper.remove_stale_notes(root)
+    for root in session_folders.known_roots(temp_dir):
+        _remove_folders(pids, root)
+        keeper.remove_stale_notes(root)
+        if not list(root.glob("keeper-*.json")):
+            session_folders.forget_root(root)
     if left:
         names = ", ".join(str(process.pid) for process in left)
         click.echo(f"Error: still there: {names}", err=True)

@@ -356,3 +356,20 @@ def test_tls_of_a_started_cluster(host: Host) -> None:
     assert host.drive(script, **tls) == {"total": 8 * 300_000}
     assert host.run("status").returncode == 1
     host.ok("status", **tls)
+
+
+def test_what_runs_in_another_folder_is_found_without_its_name(host: Host) -> None:
+    elsewhere = Path(host.folder, "elsewhere-else")
+    elsewhere.mkdir()
+    address = host.head("--temp-dir", str(elsewhere))
+    assert host.status()["nodes"]
+    told = host.drive(
+        "ray.init('auto', **QUIET)\ntell(n=len(ray.nodes()))", RAY_ADDRESS=address
+    )
+    assert told == {"n": 1}
+    assert host.drive("ray.init('auto', **QUIET)\ntell(n=1)") == {"n": 1}
+    host.ok("stop")
+    assert host.run("status").returncode != 0
+    assert host.left() == []
+    (root,) = elsewhere.iterdir()
+    assert {one.name for one in root.iterdir()} <= {"history"}
