@@ -163,3 +163,12 @@ def call_site(depth: int = 2) -> str:
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def node_gone() -> Exception:
+    """What is raised once the node process of a session is gone."""
+    return exceptions.LocalRayletDiedError(
+        "the node process of this session is gone, so nothing can run any more. Call "
+        "shutdown() and init() to start again; its last words are in logs/ of the "
+        "session's folder, which shutdown() removes."
+    )

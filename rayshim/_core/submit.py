@@ -93,7 +93,7 @@ class TaskSubmitter:
             record.scheduling = scheduling
             refs = self.enter(record)
             if peer.raylet.closed:
-                self.fail(record, failures.error_payload(_node_gone()))
+                self.fail(record, failures.error_payload(failures.node_gone()))
             elif self.await_arguments(record):
                 self._enqueue(record)
         if peer.reactor.deferred:
@@ -596,11 +596,3 @@ class TaskSubmitter:
             if record.actor is None:
                 self.fail(record, payload)
         self.classes.clear()
-
-
-def _node_gone() -> Exception:
-    return exceptions.LocalRayletDiedError(
-        "the node process of this session is gone, so nothing can run any more. Call "
-        "shutdown() and init() to start again; its last words are in logs/ of the "
-        "session's folder, which shutdown() removes."
-    )
