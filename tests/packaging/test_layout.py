@@ -18,7 +18,12 @@ LONGEST_MODULE = 600
 ATTICS = {"utils", "helpers", "common", "misc", "_private"}
 #: Modules that Ray's programs import under such names.
 NAMED_BY_RAY = frozenset(
-    {"rayshim._private", "rayshim.util.helpers", "rayshim.util.state.common"}
+    {
+        "rayshim._private",
+        "rayshim.experimental.state.common",
+        "rayshim.util.helpers",
+        "rayshim.util.state.common",
+    }
 )
 
 
