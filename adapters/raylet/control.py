@@ -433,7 +433,6 @@ class ControlService:
             "namespace": config.namespace,
             "http_address": self.http_address,
             "dashboard_url": config.dashboard_url,
-            "dashboard_url": config.dashboard_url,
             "client_port": config.client_port,
             "versions": versions.own(),
         }
@@ -513,9 +512,7 @@ _METHODS: dict[str, Callable[[ControlService, Peer, wire.Request], Any]] = {
     "state": _C._state,
     "state_rows": _C._state_rows,
     "head_metrics": _head_metrics,
-    "metrics_targets": lambda self, peer, message: (
-        self._server.metrics_door.targets()
-    ),
+    "metrics_targets": lambda self, peer, message: self._server.metrics_door.targets(),
     "dask_address": lambda self, peer, message: self.engine.wait(peer, message),
     "shutdown": _C._end,
     "kv_put": lambda self, peer, message: self.values.put(message.payload),

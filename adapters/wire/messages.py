@@ -270,7 +270,8 @@ class Interrupt(Struct, array_like=True, tag=17):
 def env_key(env_vars: dict[str, str], runtime_env: str) -> tuple[tuple[str, str], ...]:
     """The environment of executors as the lease machine compares it.
 
-    No variable has an empty name: that entry, the first, is the rest of the runtime_env.
+    No variable has an empty name: that entry, the first, is the rest of the
+    runtime_env.
     """
     if not env_vars and not runtime_env:
         return ()

@@ -52,8 +52,8 @@ class LogFolder:
         """Take in one line.
 
         Args:
-            name: who printed it, as in ``(f pid=3)``; ``line`` follows after a space, or
-                stands alone if it is empty.
+            name: who printed it, as in ``(f pid=3)``; ``line`` follows after a space,
+                or stands alone if it is empty.
             line: without its newline.
             stream: "out" or "err"; their lines are never alike.
             now: seconds, not decreasing.
