@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,16 @@ class EventService:
         """The batches that are kept, with the number of calls in each."""
         return reversed(self._batches)
 
+    def newest(self, count: int) -> list[bytes]:
+        """Batches with the newest calls, so many or a few more, the oldest first."""
+        found: list[bytes] = []
+        for held, batch in reversed(self._batches):
+            if count <= 0:
+                break
+            found.append(batch)
+            count -= held
+        return found[::-1]
+
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()
@@ -113,9 +123,24 @@ async def calls(server: Any, payload: bytes) -> bytes:
     that it is here when they have answered.
     """
     limit_s = msgspec.msgpack.decode(payload, type=float)
+    return await _told(server, limit_s, lambda service: service.batches())
+
+
+async def newest_calls(server: Any, payload: bytes) -> bytes:
+    """Answers the question ``newest_calls``: as ``calls``, with the newest ends alone.
+
+    Its payload is the seconds that processes may take, and the number of ends.
+    """
+    limit_s, count = msgspec.msgpack.decode(payload, type=tuple[float, int])
+    return await _told(server, limit_s, lambda service: service.newest(count))
+
+
+async def _told(
+    server: Any, limit_s: float, choose: Callable[[EventService], list[bytes]]
+) -> bytes:
     question = Ask(0, "calls", b"", "processes", limit_s=limit_s * PROCESSES_SHARE)
     processes = await server.questions.ask_processes(question)
     service = server._event_files
-    kept = service.batches() if service is not None else []
+    kept = choose(service) if service is not None else []
     dropped = service.dropped if service is not None else 0
     return msgspec.msgpack.encode(CallsTold(dropped, kept, processes))

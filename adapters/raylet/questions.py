@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 #: it returns bytes, or something to await that gives them.
 ANSWERS: dict[str, str] = {
     "calls": "rayshim.adapters.raylet.event_service:calls",
+    "newest_calls": "rayshim.adapters.raylet.event_service:newest_calls",
     "runtime_envs": "rayshim.adapters.raylet.environment_rows:rows",
     "workers": "rayshim.adapters.raylet.worker_lives:rows",
     "list_logs": "rayshim.adapters.raylet.log_reading:list_logs",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayshim.dashboard import plots, tables
-from rayshim.dashboard.reading import Missing
+from rayshim.dashboard.reading import MAX_ROWS, Missing
 from rayshim.dashboard.site import Page, Site
 from rayshim.dashboard.tables import Column
 
@@ -156,6 +156,7 @@ async def overview(request: Request, site: Site) -> dict[str, Any]:
         "store": _store(nodes),
         "node_states": counted(nodes, "state") or {},
         "silent": [row for row in nodes if row["silence"]],
+        "are_many": len(tasks) >= MAX_ROWS,
         "task_states": counted(tasks, "state") if found["tasks"] else None,
         "actor_states": counted(found["actors"], "state"),
         "group_states": counted(found["groups"], "state"),

@@ -10,12 +10,38 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
+
 from rayshim._core import asking
 from rayshim.adapters.events import records
 from rayshim.lineage import task_events
 from rayshim.util.state import sources
 
 Row = dict[str, Any]
+
+
+#: Ended calls that nodes are asked for, the newest. All of them may be a hundred
+#: thousand, and no table has use for so many.
+MAX_ENDED = 10_000
+
+
+class _Newest:
+    """A control service that is asked for the newest calls, not for all.
+
+    Args:
+        control: that is asked.
+        limit_s: seconds that processes may take.
+    """
+
+    def __init__(self, control: asking.Control, limit_s: float) -> None:
+        self._control = control
+        self._payload = msgspec.msgpack.encode((limit_s, MAX_ENDED))
+
+    def ask(self, method: str, payload: Any = None) -> Any:
+        """Its answer to one request."""
+        if method == "ask" and payload["method"] == "calls":
+            payload = {**payload, "method": "newest_calls", "payload": self._payload}
+        return self._control.ask(method, payload)
 
 
 class KnownCalls:
@@ -32,7 +58,7 @@ class KnownCalls:
     def read(
         self, control: asking.Control, limit_s: float
     ) -> tuple[list[Row], list[str]]:
-        """A row for each attempt at a call, and who kept silent.
+        """A row for each attempt at the newest calls, and who kept silent.
 
         The rows of ended calls are shared with later answers.
 
@@ -46,7 +72,7 @@ class KnownCalls:
             told.append(batch)
             return []
 
-        known = sources.calls(control, limit_s, take)
+        known = sources.calls(_Newest(control, limit_s), limit_s, take)
         with self._lock:
             self._batches = {batch: self._rows_of(batch) for batch in told}
             rows = self._joined(known.live)
