@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rayshim.adapters.wire.event_messages import EventBatch
+from rayshim.adapters.wire.event_messages import EventBatch, events_of
 
 Row = dict[str, Any]
 
@@ -84,7 +84,7 @@ def call_rows(batch: bytes) -> list[Row]:
             "error_message": event.error_message,
             **shared,
         }
-        for event in told.events
+        for event in events_of(told)
     ]
 
 

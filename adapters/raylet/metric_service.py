@@ -17,7 +17,7 @@ from rayshim.adapters.metrics.families import Bucketed, Families
 from rayshim.adapters.metrics.machine import MachineMeter
 from rayshim.adapters.raylet.groups import Deferred
 from rayshim.adapters.wire import messages as wire
-from rayshim.adapters.wire.event_messages import EventBatch
+from rayshim.adapters.wire.event_messages import EventBatch, events_of
 from rayshim.adapters.wire.metric_messages import FamilyReport, ReportMetrics, Sample
 from rayshim.lineage.resources import to_amounts
 
@@ -267,7 +267,7 @@ class MetricService:
 
     def _count_calls(self, batches: list[bytes]) -> None:
         for data in batches:
-            for event in _BATCH.decode(data).events:
+            for event in events_of(_BATCH.decode(data)):
                 key = (event.name, event.state)
                 if key not in self._ended and len(self._ended) >= MAX_NAMES:
                     key = ("(others)", event.state)

@@ -6,6 +6,8 @@ the memory of a node, it is bytes.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from rayshim.adapters.wire.ask_messages import ProcessTold
@@ -43,8 +45,24 @@ class CallEvent(Struct, array_like=True, gc=False):
     function: str = ""
 
 
+#: A call that ran, as its executor notes it: (task id, name, attempt, when it began and
+#: ended, the call that made it, key of the function or name of the method).
+Noted = tuple[bytes, str, int, float, float, bytes, Any]
+
+
+class ActorFacts(Struct, array_like=True):
+    """What the calls of an actor have in common."""
+
+    actor_id: bytes
+    class_name: str
+    #: Task id of the constructor.
+    constructor: bytes
+    #: What lists call the constructor.
+    creation: str
+
+
 class EventBatch(Struct, array_like=True):
-    """Calls that one process tells of."""
+    """Calls that one process tells of; :func:`events_of` gives them one by one."""
 
     node_id: str
     node_ip: str
@@ -56,7 +74,46 @@ class EventBatch(Struct, array_like=True):
     resources: dict[str, float]
     group: bytes
     env_vars: dict[str, str]
+    #: Those of which more is said than that they returned a value.
     events: list[CallEvent]
+    #: The others, as they were noted.
+    ended: list[Noted] = []
+    #: Added to the times in ``ended`` it gives seconds since the epoch.
+    offset_s: float = 0.0
+    #: Key -> name of the functions in ``ended``.
+    names: dict[bytes, str] = {}
+    #: None if the process is no actor.
+    actor: ActorFacts | None = None
+
+
+def event_of(batch: EventBatch, noted: Noted) -> CallEvent:
+    """A call that returned a value, with what its batch says of all."""
+    task_id, name, attempt, begun, ended, parent, function = noted
+    kind, actor_id, actor = TASK, b"", batch.actor
+    if actor is not None:
+        kind, actor_id = METHOD, actor.actor_id
+        if task_id == actor.constructor:
+            kind, name = CREATION, actor.creation
+        function = f"{actor.class_name}.{function!s}"
+    elif isinstance(function, bytes):
+        function = batch.names.get(function, "")
+    return CallEvent(
+        task_id,
+        name,
+        kind,
+        attempt,
+        "FINISHED",
+        begun + batch.offset_s,
+        ended + batch.offset_s,
+        parent,
+        actor_id,
+        function="" if function == name else function,
+    )
+
+
+def events_of(batch: EventBatch) -> list[CallEvent]:
+    """All calls of a batch."""
+    return [*batch.events, *(event_of(batch, noted) for noted in batch.ended)]
 
 
 class LiveCall(Struct, array_like=True, gc=False):

@@ -34,10 +34,6 @@ MAX_TEXT = 4_000
 #: Marks a call that did not begin, as arguments were lost.
 GIVEN_BACK = "GIVEN_BACK"
 
-#: (task id, name, attempt, begun, ended, id of the call that made it, key of the
-#: function or name of the method); times on the clock of ``perf_counter``.
-Noted = tuple[bytes, str, int, float, float, bytes, bytes | str]
-
 #: Error -> the name that Ray has for it; the first that fits counts.
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (exceptions.TaskCancelledError, "TASK_CANCELLED"),
@@ -71,7 +67,7 @@ class CallLog:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         #: What ran here.
-        self.noted: deque[Noted] = deque()
+        self.noted: deque[ev.Noted] = deque()
         #: What did not run anywhere.
         self._failed: deque[ev.CallEvent] = deque()
         #: Whether :meth:`send` is due. Cleared before anything is taken out, so that
@@ -80,6 +76,8 @@ class CallLog:
         self._delay_s = SEND_FEW_AFTER_S
         #: (task id, attempt) -> how a call that ran here failed.
         self._errors: dict[tuple[bytes, int], tuple[str, str]] = {}
+        #: The error of the last call that did not run, pickled and as it is told.
+        self._last_error: tuple[bytes, tuple[str, str]] = (b"", ("", ""))
 
     def arm(self) -> None:
         """Something was noted: send it soon."""
@@ -104,15 +102,12 @@ class CallLog:
             payload: its error; None if its executor died and it runs again.
             attempt: which run; -1: the last one.
         """
-        kind, text = "WORKER_DIED", "the executor that ran it died"
+        reason = "WORKER_DIED", "the executor that ran it died"
         if payload is not None:
-            error = failures.load_error(payload)
-            kind, text = error_type(error), str(error)
-            if isinstance(error, exceptions.RayTaskError):
-                cause = error.cause
-                kind = "DEPENDENCY_RESOLUTION_FAILED"
-                if isinstance(cause, exceptions.TaskCancelledError):
-                    kind = "TASK_CANCELLED"
+            if payload.data != self._last_error[0]:
+                # Calls that fail together, a hundred thousand maybe, fail alike.
+                self._last_error = (payload.data, _reason_of(payload))
+            reason = self._last_error[1]
         actor_id = record.actor_id
         self._failed.append(
             ev.CallEvent(
@@ -125,8 +120,7 @@ class CallLog:
                 time.time(),
                 record.parent,
                 actor_id,
-                kind,
-                text[:MAX_TEXT],
+                *reason,
                 function_of(record),
             )
         )
@@ -145,74 +139,75 @@ class CallLog:
         self._delay_s = SEND_FEW_AFTER_S if is_few else SEND_MANY_AFTER_S
         while self.noted:
             self._send_noted()
-        if self._failed:
-            failed = list(self._failed)
-            self._failed.clear()
-            self._send("owner", None, failed)
+        while self._failed:
+            count = min(MAX_BATCH, len(self._failed))
+            self._send(self._batch([self._failed.popleft() for _ in range(count)]))
 
     def _send_noted(self) -> None:
+        pop = self.noted.popleft
+        noted = [pop() for _ in range(min(MAX_BATCH, len(self.noted)))]
+        batch = self._batch([], is_executor=True)
         executor = self._peer.executor
-        create = executor.actor if executor is not None else None
-        actor_id = create.actor_id if create is not None else b""
-        events = []
-        since_epoch_s = time.time() - time.perf_counter()
-        pop, errors = self.noted.popleft, self._errors
-        for _ in range(min(MAX_BATCH, len(self.noted))):
-            task_id, name, attempt, begun, ended, parent, function = pop()
-            state, kind, text = "FINISHED", "", ""
-            if errors:
-                error = errors.pop((task_id, attempt), None)
-                if error is not None:
-                    state, (kind, text) = "FAILED", error
-                    if kind == GIVEN_BACK:
-                        continue
-            what = ev.TASK
-            if create is not None:
-                is_constructor = task_id == create.spec.task_id
-                what = ev.CREATION if is_constructor else ev.METHOD
-                name = creation_name(create) if is_constructor else name
-                function = f"{create.class_name}.{function!s}"
-            elif isinstance(function, bytes) and executor is not None:
-                function = executor.runner.function_name(function)
-            events.append(
-                ev.CallEvent(
-                    task_id,
-                    name,
-                    what,
-                    attempt,
-                    state,
-                    begun + since_epoch_s,
-                    ended + since_epoch_s,
-                    parent,
-                    actor_id,
-                    kind,
-                    text,
-                    "" if function == name else str(function),
-                )
-            )
-        lease = None
         if executor is not None:
-            lease = create.lease if create is not None else executor.any_lease()
-        self._send("executor", lease, events)
+            keys = {one[6] for one in noted}
+            name_of = executor.runner.function_name
+            batch.names = {key: name_of(key) for key in keys if isinstance(key, bytes)}
+        batch.offset_s = time.time() - time.perf_counter()
+        batch.ended = self._take_failed(batch, noted) if self._errors else noted
+        self._send(batch)
 
-    def _send(
-        self, role: str, lease: m.BindLease | None, events: list[ev.CallEvent]
-    ) -> None:
-        peer = self._peer
-        if not events:
-            return
-        batch = ev.EventBatch(
+    def _take_failed(
+        self, batch: ev.EventBatch, noted: list[ev.Noted]
+    ) -> list[ev.Noted]:
+        """Adds those that failed to the events of a batch, and returns the others."""
+        others = []
+        for one in noted:
+            error = self._errors.pop((one[0], one[2]), None)
+            if error is None:
+                others.append(one)
+            elif error[0] != GIVEN_BACK:
+                event = ev.event_of(batch, one)
+                event.state = "FAILED"
+                event.error_type, event.error_message = error
+                batch.events.append(event)
+        return others
+
+    def _batch(
+        self, events: list[ev.CallEvent], *, is_executor: bool = False
+    ) -> ev.EventBatch:
+        """A batch of this process."""
+        peer, lease, facts = self._peer, None, None
+        executor = peer.executor if is_executor else None
+        if executor is not None:
+            create = executor.actor
+            if create is None:
+                lease = executor.any_lease()
+            else:
+                lease = create.lease
+                facts = ev.ActorFacts(
+                    create.actor_id,
+                    create.class_name,
+                    create.spec.task_id,
+                    creation_name(create),
+                )
+        return ev.EventBatch(
             peer.node_id,
             peer.node_ip,
             peer.worker_id,
             peer.pid,
-            role,
+            "executor" if is_executor else "owner",
             lease.resources if lease is not None else {},
             lease.placement_group if lease is not None else b"",
             lease.env_vars if lease is not None else {},
             events,
+            actor=facts,
         )
-        peer.raylet.send(ev.TaskEvents(len(events), msgspec.msgpack.encode(batch)))
+
+    def _send(self, batch: ev.EventBatch) -> None:
+        count = len(batch.events) + len(batch.ended)
+        if count:
+            data = msgspec.msgpack.encode(batch)
+            self._peer.raylet.send(ev.TaskEvents(count, data))
 
 
 def flush(peer: Peer, payload: bytes) -> bytes:
@@ -220,6 +215,21 @@ def flush(peer: Peer, payload: bytes) -> bytes:
     del payload
     peer.call_log.send()
     return b""
+
+
+def _reason_of(payload: m.Payload) -> tuple[str, str]:
+    """How and why a call failed that did not run."""
+    error = failures.load_error(payload)
+    kind = error_type(error)
+    if isinstance(error, exceptions.RayTaskError):
+        kind = "DEPENDENCY_RESOLUTION_FAILED"
+        if isinstance(error.cause, exceptions.TaskCancelledError):
+            kind = "TASK_CANCELLED"
+    try:
+        text = str(error)
+    except Exception:  # the user's own
+        text = type(error).__name__
+    return kind, text[:MAX_TEXT]
 
 
 def error_type(error: BaseException) -> str:
