@@ -102,3 +102,16 @@ Message = Union[  # noqa: UP007 (msgspec wants one object)
 
 ENCODER = msgspec.msgpack.Encoder()
 DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def as_text(text: str) -> str:
+    """A text that messages can have: lone surrogates become escapes.
+
+    Python makes them of the bytes of file names that are no UTF-8, so that the text of
+    any error may have some.
+
+    Example:
+        >>> as_text("no file " + chr(0xDCFF))
+        'no file \\udcff'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()

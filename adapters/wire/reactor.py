@@ -480,7 +480,10 @@ class Reactor:
             return False
         with self.lock:
             while self._timers and self._timers[0][0] <= now:
-                heapq.heappop(self._timers)[2]()
+                try:
+                    heapq.heappop(self._timers)[2]()
+                except Exception:
+                    logger.exception("a timer failed")  # whichever thread ran it
         if self.deferred:
             self.run_deferred()
         return True

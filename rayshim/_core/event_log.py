@@ -17,6 +17,7 @@ from rayshim import exceptions
 from rayshim._core import failures
 from rayshim.adapters.wire import event_messages as ev
 from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.codec import as_text
 
 if TYPE_CHECKING:
     from rayshim._core.calls import CallRecord
@@ -86,7 +87,7 @@ class CallLog:
 
     def failed(self, spec: m.TaskSpec, kind: str, text: str) -> None:
         """A call that is noted next did not return a value."""
-        self._errors[spec.task_id, spec.attempt] = (kind, text[:MAX_TEXT])
+        self._errors[spec.task_id, spec.attempt] = (kind, as_text(text[:MAX_TEXT]))
 
     def raised(self, spec: m.TaskSpec, error: BaseException, text: str) -> None:
         """A call that is noted next raised an error."""
@@ -229,7 +230,7 @@ def _reason_of(payload: m.Payload) -> tuple[str, str]:
         text = str(error)
     except Exception:  # the user's own
         text = type(error).__name__
-    return kind, text[:MAX_TEXT]
+    return kind, as_text(text[:MAX_TEXT])
 
 
 def error_type(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from rayshim._core.addresses import cluster_address
 from rayshim._core.gpus import ACCELERATOR_TYPE, visible_devices
 from rayshim._core.node_labels import node_labels
 from rayshim._core.runtime_env_merge import runtime_env_fields
+from rayshim._core.sendable import check_text
 from rayshim._core.store_size import MIN_STORE_BYTES, free_shm_bytes, store_limit
 from rayshim.settings import Settings
 
@@ -213,6 +214,7 @@ def _namespace(namespace: str | None) -> str:
         raise TypeError(f"namespace must be None or a string, not {type(namespace)}")
     if not namespace:
         raise ValueError('"" is not a valid namespace. Use None for an anonymous one.')
+    check_text("namespace", namespace)
     return namespace
 
 

@@ -18,6 +18,7 @@ from rayshim._core.label_selectors import (
     check_fallback_strategy,
     check_label_selector,
 )
+from rayshim._core.sendable import MAX_AMOUNT, check_text
 
 #: Classes that are known by name, since loading them here would load all of util.
 _STRATEGIES = (
@@ -27,6 +28,8 @@ _STRATEGIES = (
 )
 #: The smallest amount of a resource that can be told from none.
 RESOURCE_PRECISION = 0.0001
+#: The largest whole number of an option.
+MAX_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,13 @@ def _check_amount(keyword: str, value: Any) -> None:
         raise TypeError(
             f"The quantity of resource {keyword} must be a number, not {value!r}"
         )
-    if not math.isfinite(value):
+    if value != value or value in (math.inf, -math.inf):
         raise ValueError(f"The quantity of resource {keyword} must be finite")
+    if value > MAX_AMOUNT:
+        raise ValueError(
+            f"The quantity of resource {keyword} cannot be more than {MAX_AMOUNT:g}: "
+            "no node has as much"
+        )
     if value < 0:
         raise ValueError(
             f"The quantity of resource {keyword} cannot be negative, got {value}"
@@ -82,6 +90,7 @@ def _check_resources(keyword: str, value: dict[Any, Any]) -> None:
     for name, amount in value.items():
         if not isinstance(name, str):
             raise TypeError(f"'{keyword}' maps text to numbers, not {name!r}")
+        check_text(keyword, name)
         _check_amount(name, amount)
 
 
@@ -96,6 +105,8 @@ def _at_least(lowest: int) -> Callable[[str, Any], None]:
             raise ValueError(
                 f"The keyword '{keyword}' only accepts {text}; got {value}"
             )
+        if value > MAX_NUMBER:
+            raise ValueError(f"The keyword '{keyword}' is at most {MAX_NUMBER}")
 
     return check
 
@@ -112,6 +123,8 @@ def _check_num_returns(keyword: str, value: int | str) -> None:
             f"{keyword} must be >= 0 (or None: 1, or 'streaming' for generators), but "
             f"got {value}"
         )
+    elif value > MAX_NUMBER:
+        raise ValueError(f"{keyword} is at most {MAX_NUMBER}")
 
 
 def _check_backpressure(keyword: str, value: int) -> None:
@@ -159,7 +172,7 @@ def _check_runtime_env(keyword: str, value: dict[str, Any]) -> None:
 
 _NONE = type(None)
 _AMOUNT = _Rule((float, int, _NONE), _check_amount)
-_TEXT = _Rule((str, _NONE))
+_TEXT = _Rule((str, _NONE), check_text)
 _FLAG = _Rule((bool, _NONE))
 
 #: Keywords of tasks and actors alike.

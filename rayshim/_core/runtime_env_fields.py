@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rayshim._core import sendable
+
 #: Names that a remote archive may end in.
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar.xz")
 _MODULE_ARCHIVES = (*_ARCHIVES, ".whl", ".jar")
@@ -34,6 +36,17 @@ def check_env_vars(value: Any) -> dict[str, str] | None:
                     "runtime_env['env_vars'] must be of type Dict[str, str], but the "
                     f"{part} {text!r} is of type {type(text)}"
                 )
+            sendable.check_text(f"runtime_env['env_vars'] ({part})", text)
+            if "\0" in text:
+                raise ValueError(
+                    f"runtime_env['env_vars']: the {part} {text[:100]!r} has a null "
+                    "character, which no environment variable can have"
+                )
+        if not key or "=" in key:
+            raise ValueError(
+                f"runtime_env['env_vars']: {key!r} is no name of an environment "
+                "variable: it must not be empty, nor have an '='"
+            )
     return dict(value) or None
 
 

@@ -11,6 +11,7 @@ from rayshim._core import current
 from rayshim._core.group_places import check_index
 from rayshim._core.label_selectors import check_label_selector
 from rayshim._core.refs import ObjectRef
+from rayshim._core.sendable import MAX_AMOUNT, check_text
 from rayshim.lineage.ids import NodeID, PlacementGroupID
 
 VALID_PLACEMENT_GROUP_STRATEGIES = {"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"}
@@ -148,6 +149,7 @@ def placement_group(
     )
     if not isinstance(name, str):
         raise TypeError(f"the name of a placement group must be text, not {name!r}")
+    check_text("name", name)
     topology = dict(topology_strategy or {})
     strategy = topology.pop(NODE_ID_LABEL_KEY, strategy) or "PACK"
     group_id = PlacementGroupID.of(_job(peer))
@@ -304,9 +306,15 @@ def _check_bundles(bundles: Any) -> None:
                 raise ValueError(f"Bundle {bundle!r} must map text to numbers.")
             if not name:
                 raise ValueError(f"Bundle {bundle!r} has a resource without a name.")
-            if amount < 0 or not math.isfinite(amount):
+            check_text("bundles", name)
+            if amount < 0 or amount == math.inf or amount != amount:
                 raise ValueError(
                     f"Bundle {bundle!r} has an amount that is negative or not finite."
+                )
+            if amount > MAX_AMOUNT:
+                raise ValueError(
+                    f"A bundle cannot have more than {MAX_AMOUNT:g} of {name!r}: no "
+                    "node has as much."
                 )
             if 0 < amount < _SMALLEST:
                 raise ValueError(

@@ -643,6 +643,18 @@ def test_a_timer_may_set_a_timer(client: Side) -> None:
     assert client.wait_for(lambda: len(ran) == 3)
 
 
+def test_a_timer_that_fails_ends_nothing_else(
+    server: Side, client: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = threading.Event()
+    for side in (server, client):
+        side.reactor.call_later(0.0, lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    server.reactor.call_later(0.01, ran.set)
+    assert ran.wait(DEADLINE_S)
+    assert client.reactor.wait(lambda: False, time.monotonic() + 0.02) is False
+    assert caplog.text.count("a timer failed") == 2
+
+
 def test_timers_and_handlers_run_under_the_lock(
     server: Side, client: Side, path: str
 ) -> None:

@@ -176,3 +176,15 @@ def test_error_without_a_text_is_told_by_its_name() -> None:
     log.never_ran(record_of(1), failures.error_payload(Wordless()))
     log.send()
     assert [call.error_message for call in peer.raylet.calls] == ["Wordless"]
+
+
+def test_texts_that_are_no_utf_8_are_told_as_escapes() -> None:
+    peer = peer_of(executor_of())
+    log = CallLog(peer)
+    log.failed(spec_of(1), "TASK_EXECUTION_EXCEPTION", "no file \udcff")
+    log.noted.append(noted(1, "function", b"key"))
+    error = exceptions.ActorDiedError("no file \udcfe")
+    log.never_ran(record_of(2), failures.error_payload(error))
+    log.send()
+    texts = [call.error_message for call in peer.raylet.calls]
+    assert "\\udcff" in texts[0] and "\\udcfe" in texts[1]

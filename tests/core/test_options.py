@@ -213,6 +213,26 @@ def test_right_amounts_of_custom_resources() -> None:
     assert TaskOptions.validated(resources=resources).resources == resources
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": "\udcff"},
+        {"resources": {"\udcff": 1}},
+        {"num_cpus": 1e308},
+        {"num_cpus": 10**400},
+        {"memory": 10**15},
+        {"resources": {"x": 1e15}},
+        {"max_retries": 2**63},
+        {"num_returns": 2**63},
+    ],
+)
+def test_what_no_message_can_hold_is_refused_where_it_is_given(
+    values: dict[str, Any],
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(values)) + "|UTF-8|resource x"):
+        TaskOptions.validated(**values)
+
+
 @pytest.mark.parametrize("value", ["streaming", "dynamic"])
 def test_streams_need_a_generator(value: str) -> None:
     with (
