@@ -19,6 +19,11 @@ from rayshim.adapters.events import spool
 
 logger = logging.getLogger(__name__)
 
+#: Seconds without an event after which a full spool becomes Arrow files: that takes
+#: some microseconds for each event, which a busy node had better not spend now.
+QUIET_S = 1.0
+#: A spool that is so many times as large as it should be does so at once.
+BUSY_FACTOR = 8
 #: Seconds for which the end waits for the thread.
 END_LIMIT_S = 0.05
 
@@ -37,7 +42,7 @@ class EventWriter:
     def __init__(self, folder: Path, *, limit_bytes: int, file_bytes: int) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
-        self._file_bytes = min(file_bytes, max(1, limit_bytes // 4))
+        self._file_bytes = min(file_bytes, max(1, limit_bytes // (4 * BUSY_FACTOR)))
         self._queue: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         #: No Arrow files are made any more: that may take a while.
@@ -84,7 +89,12 @@ class EventWriter:
 
     def _run(self) -> None:
         while not self._is_closed:
-            record = self._queue.get()
+            is_quiet, record = False, None
+            try:
+                is_full = self._size_bytes >= self._file_bytes
+                record = self._queue.get(timeout=QUIET_S if is_full else None)
+            except Empty:
+                is_quiet = True
             try:
                 full = None
                 with self._lock:
@@ -93,7 +103,8 @@ class EventWriter:
                     self._write_queued()
                     if self._file is not None:
                         self._file.flush()
-                    if self._size_bytes >= self._file_bytes and not self._is_closed:
+                    limit_bytes = self._file_bytes * (1 if is_quiet else BUSY_FACTOR)
+                    if self._size_bytes >= limit_bytes and not self._is_closed:
                         full = self._end_file()
                 if full is not None:
                     self._convert(full)
@@ -103,7 +114,8 @@ class EventWriter:
 
     def _write_queued(self) -> None:
         """Writes what is in the queue, until a spool is full (under the lock)."""
-        while self._is_closed or self._size_bytes < self._file_bytes:
+        most_bytes = BUSY_FACTOR * self._file_bytes
+        while self._is_closed or self._size_bytes < most_bytes:
             try:
                 record = self._queue.get_nowait()
             except Empty:

@@ -271,14 +271,3 @@ def test_a_timeout_that_is_no_number_raises() -> None:
 
     with pytest.raises(TypeError):
         rayshim.get(ref, timeout="1")  # type: ignore[arg-type]  # the point of it.
-
-
-@with_session
-def test_graphs_and_timeline_are_refused() -> None:
-    @rayshim.remote
-    def work() -> None:
-        pass
-
-    for refused in (work.bind, rayshim.timeline):
-        with pytest.raises(NotImplementedError, match="not supported yet"):
-            refused()

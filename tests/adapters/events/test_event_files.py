@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(folder: Path) -> Iterator[EventWriter]:
-    made = EventWriter(folder, limit_bytes=1 << 20, file_bytes=20_000)
+    made = EventWriter(folder, limit_bytes=1 << 20, file_bytes=3_000)
     yield made
     made.close()
 
@@ -96,10 +96,10 @@ def test_arrow_files_have_the_documented_columns(
 
 
 def test_files_together_are_bounded_and_the_newest_stay(folder: Path) -> None:
-    writer = EventWriter(folder, limit_bytes=30_000, file_bytes=6_000)
+    writer = EventWriter(folder, limit_bytes=64_000, file_bytes=2_000)
     write(writer, folder, 20_000)
     files = list(folder.iterdir())
-    assert sum(path.stat().st_size for path in files) < 45_000
+    assert sum(path.stat().st_size for path in files) < 96_000
     assert numbers(reading.read([folder]))[-1] == 19_999
 
 
