@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from rayshim.adapters.events import records, spool
 
 #: Kind of event -> its columns.
 COLUMNS = {"calls": records.CALL_COLUMNS, "cluster": records.CLUSTER_COLUMNS}
+#: Arrow's types of numbers -> those of Python's arrays.
+_CODES = {"int8": "b", "int32": "i", "int64": "q", "float64": "d"}
 #: Columns of few different values, which Arrow writes once.
 _REPEATED = frozenset(
     (
@@ -47,32 +51,40 @@ def convert(path: Path) -> list[Path]:
     Returns:
         The new files.
     """
-    rows: dict[str, list[records.Row]] = {"calls": [], "cluster": []}
+    payloads: dict[str, list[bytes]] = {"calls": [], "cluster": []}
     for kind, payload in spool.read(path):
-        read = records.call_rows if kind == "calls" else records.cluster_rows
-        rows[kind] += read(payload)
+        payloads[kind].append(payload)
     made = []
-    for kind, found in rows.items():
+    for kind, found in payloads.items():
         if found:
+            is_calls = kind == "calls"
+            columns = records.call_columns(found) if is_calls else _changes(found)
             target = path.with_name(f"{kind}-{path.stem}.arrow")
-            _write(target, found, COLUMNS[kind])
+            _write(target, columns, COLUMNS[kind])
             made.append(target)
     path.unlink(missing_ok=True)
     return made
 
 
-def _write(path: Path, rows: Sequence[records.Row], columns: Mapping[str, str]) -> None:
+def _changes(payloads: Sequence[bytes]) -> dict[str, list[Any]]:
+    rows = [row for payload in payloads for row in records.cluster_rows(payload)]
+    return {name: [row.get(name) for row in rows] for name in records.CLUSTER_COLUMNS}
+
+
+def _write(
+    path: Path, found: Mapping[str, list[Any]], columns: Mapping[str, str]
+) -> None:
     import pyarrow as pa
     from pyarrow import ipc
 
-    arrays: dict[str, Any] = {}
+    arrays = []
     for name, kind in columns.items():
-        values = [row.get(name) for row in rows]
+        values = found[name]
         if name in records.JSON_COLUMNS:
-            values = [json.dumps(value) for value in values]
-        array = pa.array(values, pa.type_for_alias(kind or "string"))
-        arrays[name] = array.dictionary_encode() if name in _REPEATED else array
-    table = pa.table(arrays)
+            values = _as_json(values)
+        column = _numbers(values, kind) if kind else _texts(values)
+        arrays.append(column.dictionary_encode() if name in _REPEATED else column)
+    table = pa.Table.from_arrays(arrays, names=list(columns))
     part = path.with_suffix(".part")
     options = ipc.IpcWriteOptions(compression="zstd")
     with (
@@ -81,6 +93,41 @@ def _write(path: Path, rows: Sequence[records.Row], columns: Mapping[str, str]) 
     ):
         writer.write_table(table)
     part.rename(path)
+
+
+# pyarrow.array() would do, but imports pandas for its first list, if that is there.
+
+
+def _numbers(values: Sequence[Any], kind: str) -> Any:
+    """An Arrow array of a type of :data:`_CODES`."""
+    import pyarrow as pa
+
+    data = pa.py_buffer(array(_CODES[kind], values))
+    return pa.Array.from_buffers(
+        pa.type_for_alias(kind), len(values), [None, data], null_count=0
+    )
+
+
+def _texts(values: Sequence[str]) -> Any:
+    """An Arrow array of texts."""
+    import pyarrow as pa
+
+    joined = "".join(values)
+    sizes: Iterable[int] = map(len, values)
+    if not joined.isascii():
+        sizes = [len(value.encode()) for value in values]
+    offsets = array("q", accumulate(sizes, initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined.encode())]
+    texts = pa.Array.from_buffers(pa.large_string(), len(values), buffers, null_count=0)
+    return texts.cast(pa.string())
+
+
+def _as_json(values: Sequence[Any]) -> list[str]:
+    """Values as text; one object, which many calls have in common, once."""
+    texts: dict[int, str] = {}
+    for value in {id(value): value for value in values}.values():
+        texts[id(value)] = json.dumps(value)
+    return [texts[id(value)] for value in values]
 
 
 def read(path: Path) -> list[records.Row]:
