@@ -68,7 +68,10 @@ def convert(path: Path) -> list[Path]:
 
 def _changes(payloads: Sequence[bytes]) -> dict[str, list[Any]]:
     rows = [row for payload in payloads for row in records.cluster_rows(payload)]
-    return {name: [row.get(name) for row in rows] for name in records.CLUSTER_COLUMNS}
+    return {
+        name: [row.get(name, 0 if kind else "") for row in rows]
+        for name, kind in records.CLUSTER_COLUMNS.items()
+    }
 
 
 def _write(
