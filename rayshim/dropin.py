@@ -147,6 +147,12 @@ def is_inherited() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
+def inherit() -> None:
+    """Have the alias of a driver that is no parent of this process."""
+    os.environ[VARIABLE] = "1"
+    install_as_ray()
+
+
 def _pass_on() -> None:
     """Change the environment so that child processes get the alias too."""
     os.environ[VARIABLE] = "1"

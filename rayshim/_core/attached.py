@@ -152,4 +152,11 @@ def job_blob(setup: dict[str, Any]) -> bytes:
     Args:
         setup: what they set up for the job (``InitOptions.job_setup``).
     """
-    return json.dumps({"sys_path": session_folders.executor_path(), **setup}).encode()
+    facts = {
+        "sys_path": session_folders.executor_path(),
+        # Executors are forked by nodes, which do not have this process' alias
+        # (`dropin.is_inherited`, without the import).
+        "as_ray": os.environ.get("RAYSHIM_DROPIN") == "1",
+        **setup,
+    }
+    return json.dumps(facts).encode()

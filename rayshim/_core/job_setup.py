@@ -55,6 +55,10 @@ def enter(peer: Peer, job_blob: bytes) -> None:
     for path in facts.get("sys_path", ()):
         if path not in sys.path:
             sys.path.append(path)
+    if facts.get("as_ray"):
+        from rayshim import dropin
+
+        dropin.inherit()
     if "logging" in facts:
         from rayshim._core import log_setup
 

@@ -59,6 +59,35 @@ def test_programs_find_it_and_use_both_nodes(made: SimpleNamespace) -> None:
     assert seen["nodes"] == 2
 
 
+def test_tasks_of_an_unchanged_program_import_ray(made: SimpleNamespace) -> None:
+    """The nodes were started without the alias: the job brings it along."""
+    seen = made.host.drive(
+        """
+        import subprocess
+        ray.install_as_ray()
+        ray.init(**QUIET)
+
+        def names():
+            import ray.util.metrics
+            below = "import ray.util; print(ray.__name__)"
+            below = subprocess.check_output([sys.executable, "-c", below], text=True)
+            return [ray.__name__, below.strip()]
+
+        class Actor:
+            def names(self):
+                return names()
+
+        task, with_env = ray.remote(names), {"env_vars": {"OWN": "1"}}
+        tell(names=ray.get([
+            task.remote(),
+            task.options(runtime_env=with_env).remote(),
+            ray.remote(Actor).remote().names.remote(),
+        ]))
+        """
+    )
+    assert seen["names"] == [["rayshim", "rayshim"]] * 3
+
+
 def test_default_listeners_are_loopback_only(made: SimpleNamespace) -> None:
     listening = [
         one.laddr.ip
