@@ -12,9 +12,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
+from rayshim.adapters.http.answers import Json
 from rayshim.adapters.http.guard import HEADERS, Guard, refuse
 from rayshim.adapters.http.patience import PatientProtocol
 
@@ -38,7 +39,7 @@ def make_app(
     """
 
     async def get_demand(request: Request) -> Response:
-        return JSONResponse(demand(), headers=HEADERS)
+        return Json(demand(), headers=HEADERS)
 
     async def explain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

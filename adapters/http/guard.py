@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rayshim.adapters.http.answers import Json
 
 if TYPE_CHECKING:
     from rayshim.adapters.http.cookies import Cookies
@@ -167,6 +169,6 @@ def _place(origin: str) -> str:
         return ""
 
 
-def refuse(status: int, text: str) -> JSONResponse:
+def refuse(status: int, text: str) -> Json:
     """An answer that says why there is none."""
-    return JSONResponse({"error": text}, status, headers=HEADERS)
+    return Json({"error": text}, status, headers=HEADERS)

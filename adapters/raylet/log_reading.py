@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rayshim.adapters.wire.codec import as_text
+
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.channels import ChannelServer
     from rayshim.adapters.raylet.server import NodeServer
@@ -103,7 +105,8 @@ def _list(folder: str, pattern: str) -> list[LogEntry]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if not fnmatch.fnmatchcase(entry.name, pattern):
+                is_text = as_text(entry.name) == entry.name
+                if not is_text or not fnmatch.fnmatchcase(entry.name, pattern):
                     continue
                 try:
                     about = entry.stat(follow_symlinks=False)

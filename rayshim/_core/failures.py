@@ -12,6 +12,7 @@ import cloudpickle
 
 from rayshim import exceptions
 from rayshim.adapters.wire import messages as m
+from rayshim.adapters.wire.codec import as_text
 
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
@@ -162,7 +163,7 @@ def call_site(depth: int = 2) -> str:
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{as_text(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def node_gone() -> Exception:

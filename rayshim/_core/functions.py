@@ -9,6 +9,7 @@ from typing import Any
 from rayshim._core.calls import FunctionRecord
 from rayshim._core.serialization import serialize_code
 from rayshim._core.unpicklable import describe_failure, size_report
+from rayshim.adapters.wire.codec import as_text
 from rayshim.settings import Settings
 
 logger = logging.getLogger("rayshim")
@@ -56,4 +57,4 @@ def pickle_function(
         )
     key = hashlib.blake2b(blob, digest_size=16).digest()
     name = getattr(function, "__name__", qualified)
-    return FunctionRecord(key, blob, name, qualified, refs)
+    return FunctionRecord(key, blob, as_text(name), as_text(qualified), refs)

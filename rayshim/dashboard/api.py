@@ -72,7 +72,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _answered(request: Request, site: Site, answer: Answer) -> Response:
-    from starlette.responses import JSONResponse
+    from rayshim.adapters.http.answers import Json
 
     status = 200
     try:
@@ -83,7 +83,7 @@ async def _answered(request: Request, site: Site, answer: Answer) -> Response:
         status, content = 400, _failure(str(error))
     except Unanswered as error:
         status, content = 503, _failure(str(error))
-    return JSONResponse(content, status, {"cache-control": "no-store"})
+    return Json(content, status, {"cache-control": "no-store"})
 
 
 def _failure(text: str) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from rayshim.adapters.http.answers import Json
 from rayshim.adapters.http.bodies import BodyLimit
 from rayshim.adapters.http.cookies import Cookies
 from rayshim.adapters.http.guard import Guard, refuse
@@ -63,7 +64,7 @@ def routes(context: DashboardContext) -> list[BaseRoute]:
     """
 
     async def demand(request: Request) -> Response:
-        return JSONResponse(await context.ask("demand"))
+        return Json(await context.ask("demand"))
 
     found: list[BaseRoute] = [
         *login.routes(context),

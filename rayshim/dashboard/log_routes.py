@@ -15,9 +15,10 @@ import msgspec
 from starlette.concurrency import iterate_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from rayshim.adapters.http.answers import Json
 from rayshim.adapters.raylet.log_reading import LogPiece, ReadLog
 from rayshim.util.state import log_sources as state
 from rayshim.util.state.exception import RayStateApiException
@@ -74,7 +75,7 @@ def routes(context: DashboardContext) -> list[BaseRoute]:
             groups = await asyncio.to_thread(call)
         except _MISTAKES as error:
             return _failed(error)
-        return JSONResponse({"result": True, "msg": "", "data": {"result": groups}})
+        return Json({"result": True, "msg": "", "data": {"result": groups}})
 
     async def read(request: Request) -> Response:
         query = request.query_params
@@ -227,9 +228,9 @@ def _failed(error: Exception) -> Response:
     if isinstance(error, ConnectionError):
         status = 503
     text = str(error)
-    return JSONResponse({"result": False, "msg": text, "data": {}}, status)
+    return Json({"result": False, "msg": text, "data": {}}, status)
 
 
 def _busy() -> Response:
     text = f"{MAX_FOLLOWERS} logs are followed already; close one of those pages"
-    return JSONResponse({"result": False, "msg": text, "data": {}}, 503)
+    return Json({"result": False, "msg": text, "data": {}}, 503)

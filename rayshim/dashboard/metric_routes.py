@@ -7,9 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from rayshim.adapters.http.answers import Json
 from rayshim.adapters.metrics import exposition, grafana
 from rayshim.adapters.raylet.metrics_door import targets_entry
 
@@ -53,10 +54,10 @@ def routes(context: DashboardContext) -> list[BaseRoute]:
 
     async def discovery(request: Request) -> Response:
         targets: Any = await context.ask("metrics_targets")
-        return JSONResponse([targets_entry(targets)])
+        return Json([targets_entry(targets)])
 
     async def dashboard(request: Request) -> Response:
-        return JSONResponse(grafana.dashboard())
+        return Json(grafana.dashboard())
 
     return [
         Route("/metrics", metrics, methods=["GET"]),

@@ -86,7 +86,7 @@ class Renderer:
                 }
             )
         )
-        content = body.encode()
+        content = body.encode("utf-8", "backslashreplace")
         headers = dict(HEADERS)
         if is_part:
             mark = hashlib.blake2b(content, digest_size=12).hexdigest()

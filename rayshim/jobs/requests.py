@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import secrets
@@ -48,10 +49,14 @@ class JobRequest:
 
     def __post_init__(self) -> None:
         _check_type("entrypoint", self.entrypoint, str, "a string")
+        _check_sendable("entrypoint", self.entrypoint)
+        if "\0" in self.entrypoint:
+            raise ValueError("entrypoint must not have a null character")
         for name in ("submission_id", "job_id"):
             value = getattr(self, name)
             if value is not None:
                 _check_type(name, value, str, "a string")
+                _check_sendable(name, value)
                 if value and not _ID.fullmatch(value):
                     raise ValueError(
                         f"{name} {value!r} must have at most 200 characters, none of "
@@ -63,6 +68,7 @@ class JobRequest:
             _check_type("runtime_env", self.runtime_env, dict, "a dict")
             for key in self.runtime_env:
                 _check_type("runtime_env keys", key, str, "strings")
+            _check_sendable("runtime_env", self.runtime_env)
         _check_texts("metadata", self.metadata)
         _check_texts("entrypoint_label_selector", self.entrypoint_label_selector)
         _check_amount("entrypoint_num_cpus", self.entrypoint_num_cpus)
@@ -73,6 +79,7 @@ class JobRequest:
             _check_type("entrypoint_resources", resources, dict, "a dict")
             for key, amount in resources.items():
                 _check_type("entrypoint_resources keys", key, str, "strings")
+                _check_sendable("entrypoint_resources keys", key)
                 _check_amount("entrypoint_resources values", amount, "numbers")
 
     @classmethod
@@ -119,6 +126,18 @@ def _check_type(name: str, value: Any, kind: type, what: str) -> None:
         raise TypeError(f"{name} must be {what}, got {type(value)}")
 
 
+def _check_sendable(name: str, value: Any) -> None:
+    """Clients get it back as JSON."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{name} must be text that UTF-8 can hold, not {value!a:.100}"
+        ) from None
+    except ValueError:
+        raise ValueError(f"{name} has a number that is not finite") from None
+
+
 def _check_texts(name: str, values: Any) -> None:
     if values is None:
         return
@@ -126,6 +145,7 @@ def _check_texts(name: str, values: Any) -> None:
     for key, value in values.items():
         _check_type(f"{name} keys", key, str, "strings")
         _check_type(f"{name} values", value, str, "strings")
+    _check_sendable(name, values)
 
 
 def _check_amount(name: str, value: Any, what: str = "a number") -> None:

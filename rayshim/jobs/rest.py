@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import (
-    JSONResponse,
     PlainTextResponse,
     Response,
     StreamingResponse,
@@ -20,6 +19,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import rayshim
+from rayshim.adapters.http.answers import Json
 from rayshim.dashboard.context import DashboardContext
 from rayshim.jobs import job_logs
 from rayshim.jobs.manager import JobManager, JobRefused, NoSuchJob, as_json
@@ -71,7 +71,7 @@ def routes(context: DashboardContext) -> list[BaseRoute]:
 
 def _version(context: DashboardContext) -> _Answer:
     async def version(request: Request) -> Response:
-        return JSONResponse(
+        return Json(
             {
                 "version": API_VERSION,
                 "ray_version": rayshim.__version__,
@@ -99,32 +99,32 @@ class _Jobs:
             NotImplementedError,
         ) as error:
             return _text(400, f"{error}")
-        return JSONResponse({"job_id": name, "submission_id": name})
+        return Json({"job_id": name, "submission_id": name})
 
     async def list(self, request: Request) -> Response:
         found = await asyncio.to_thread(self._manager.all)
-        return JSONResponse([as_json(one) for one in found])
+        return Json([as_json(one) for one in found])
 
     async def get(self, request: Request) -> Response:
         return await self._about(
-            lambda name: JSONResponse(as_json(self._manager.details(name))), request
+            lambda name: Json(as_json(self._manager.details(name))), request
         )
 
     async def delete(self, request: Request) -> Response:
         return await self._about(
-            lambda name: JSONResponse({"deleted": self._manager.delete(name)}), request
+            lambda name: Json({"deleted": self._manager.delete(name)}), request
         )
 
     async def stop(self, request: Request) -> Response:
         return await self._about(
-            lambda name: JSONResponse({"stopped": self._manager.stop(name)}), request
+            lambda name: Json({"stopped": self._manager.stop(name)}), request
         )
 
     async def logs(self, request: Request) -> Response:
         def read(name: str) -> Response:
             record = self._manager.record(name)
             data = b"".join(job_logs.pieces(self._manager.ask, record))
-            return JSONResponse({"logs": data.decode("utf-8", "replace")})
+            return Json({"logs": data.decode("utf-8", "replace")})
 
         return await self._about(read, request)
 

@@ -41,7 +41,7 @@ class FakeCluster:
         self.failures: dict[str, Exception] = {}
         self.tasks = [self._task(number) for number in range(tasks)]
         self.actors = [self._actor(number) for number in range(actors)]
-        self.log = b"one\ntwo " + evil.encode() + b"\n"
+        self.log = b"one\ntwo " + evil.encode("utf-8", "replace") + b"\n"
         self.silent_nodes: set[str] = set()
         self.jobs: list[dict[str, Any]] = [self._job()]
 

@@ -265,3 +265,15 @@ class TestApi:
         told = client.get("/jobs/raysubmit_1/tail?offset=0").json()
 
         assert told["text"] == cluster.log.decode()
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/jobs", "/jobs/raysubmit_1", "/tasks", "/api/v0/jobs"]
+)
+def test_names_that_are_no_utf_8_are_shown_as_escapes(address: str) -> None:
+    cluster = FakeCluster(evil="file \udcff")
+    app = Starlette(routes=[*pages.routes(cluster), *api.routes(cluster)])
+    with AsgiClient(app) as client:
+        answer = client.get(address)
+
+    assert answer.status_code == 200, answer.text

@@ -83,6 +83,12 @@ def test_names_are_listed_by_pattern(server: Any) -> None:
     assert names(server, "*.out") == ["a.out", "b.out"]
 
 
+def test_names_that_are_no_utf_8_hide_none_of_the_others(server: Any) -> None:
+    write(server, "odd\udcff", "")
+    write(server, "plain", "")
+    assert names(server) == ["plain"]
+
+
 def test_a_node_without_logs_has_none(server: Any) -> None:
     os.rmdir(server.config.logs_dir)
     assert names(server) == []
