@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Calls that are kept without the setting ``task_events_kept``.
 KEPT = 100_000
+#: Bytes of what is kept: errors have long texts.
+KEPT_BYTES = 128 << 20
 #: Bytes of all event files of a process without the setting ``event_log_bytes``.
 LOG_BYTES = 256 << 20
 #: Bytes of a spool that becomes Arrow files.
@@ -56,6 +58,7 @@ class EventService:
         #: (calls, the batch), the oldest first.
         self._batches: deque[tuple[int, bytes]] = deque()
         self._count = 0
+        self._kept_bytes = 0
         #: Calls that were let go of.
         self.dropped = 0
         self._writer = EventWriter(
@@ -68,11 +71,16 @@ class EventService:
         """Takes in what a process tells."""
         self._batches.append((message.count, message.batch))
         self._count += message.count
-        while self._count > self._kept and len(self._batches) > 1:
-            count, _ = self._batches.popleft()
+        self._kept_bytes += len(message.batch)
+        while self._is_too_much() and len(self._batches) > 1:
+            count, batch = self._batches.popleft()
             self._count -= count
+            self._kept_bytes -= len(batch)
             self.dropped += count
         self._writer.add("calls", message.batch)
+
+    def _is_too_much(self) -> bool:
+        return self._count > self._kept or self._kept_bytes > KEPT_BYTES
 
     def add_cluster_events(self, events: Sequence[Any]) -> None:
         """Takes in changes of nodes, jobs, actors and placement groups."""

@@ -66,6 +66,11 @@ class LogFile:
         """
         self._marks.append((self.position + ahead, who))
 
+    @property
+    def mark_count(self) -> int:
+        """Changes of the writing task that are remembered."""
+        return len(self._marks)
+
     def ranges(self, who: str) -> list[tuple[str, int, int]]:
         """What somebody wrote, as far as it is kept: (path, offset, bytes)."""
         found: list[tuple[str, int, int]] = []

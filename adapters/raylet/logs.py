@@ -28,8 +28,9 @@ MAX_LINE_BYTES = 1 << 20
 #: Seconds that an unfinished line waits for its end.
 PARTIAL_LIMIT_S = 0.1
 
-#: Ended executors whose files' tasks can still be told apart.
-MAX_ENDED = 1000
+#: Ended executors whose files' tasks can still be told apart, and changes of the
+#: writing task that are remembered of all of them.
+MAX_ENDED, MAX_ENDED_MARKS = 1000, 200_000
 #: Ray's files have the id of a job here; executors are started before they have one.
 NO_JOB = "ffffffff"
 
@@ -94,6 +95,7 @@ class LogRelay:
         self._writers: dict[bytes, _Writer] = {}
         #: The files of executors that ended, oldest first.
         self._ended: OrderedDict[bytes, list[LogFile]] = OrderedDict()
+        self._ended_marks = 0
 
     def add(self, worker_id: bytes, pid: int, out: int, err: int) -> None:
         """Takes the read ends of an executor's pipes over."""
@@ -117,8 +119,10 @@ class LogRelay:
                 pass
             self._close(stream)
         self._ended[worker_id] = [stream.file for stream in writer.streams]
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
+        self._ended_marks += sum(stream.file.mark_count for stream in writer.streams)
+        while len(self._ended) > MAX_ENDED or self._ended_marks > MAX_ENDED_MARKS:
+            _, files = self._ended.popitem(last=False)
+            self._ended_marks -= sum(file.mark_count for file in files)
 
     def files(self) -> Iterator[LogFile]:
         """Those of executors that run, and of the last that ended."""

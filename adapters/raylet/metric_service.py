@@ -35,6 +35,8 @@ FRESH_S = 0.2
 
 #: Names of calls that are told apart; the rest is counted as one.
 MAX_NAMES = 1000
+#: Values of one name that are kept of all ended processes together.
+MAX_ENDED_SERIES = 10_000
 
 #: Tags in the order of their names.
 _Tags = tuple[tuple[str, str], ...]
@@ -61,6 +63,8 @@ class _Counted:
         """Adds totals up."""
         for tags, sample in other.samples.items():
             known = self.samples.get(tags)
+            if known is None and len(self.samples) >= MAX_ENDED_SERIES:
+                continue
             if known is None or len(known.buckets) != len(sample.buckets):
                 self.samples[tags] = sample
                 continue
@@ -98,7 +102,11 @@ class MetricService:
     def take(self, peer: Peer, message: ReportMetrics) -> None:
         """A process tells what changed."""
         reports = msgspec.msgpack.decode(message.payload, type=list[FamilyReport])
-        own = self._reports.setdefault(peer.worker_id.hex(), {})
+        worker_id = peer.worker_id.hex()
+        if worker_id not in self._reports:
+            # Processes come and go, whether somebody looks at their metrics or not.
+            self._forget_ended()
+        own = self._reports.setdefault(worker_id, {})
         for report in reports:
             counted = own.get(report.name)
             if counted is None:

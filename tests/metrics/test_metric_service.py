@@ -104,3 +104,26 @@ def test_this_process_can_be_measured() -> None:
     (memory,) = found["component_rss_bytes"].samples
     assert memory[0]["Component"] == "me" and memory[1] > 1e6  # type: ignore[operator]
     assert found["node_mem_total"].samples[0][1] > 0  # type: ignore[operator]
+
+
+def test_ended_processes_are_few_though_nobody_looks(
+    server: Server, service: MetricService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_service, "KEEP_ENDED_S", 0.0)
+    for number in range(100):
+        service.take(server.peer(number.to_bytes(2, "big")), report(1))
+        server.peers.clear()
+    assert len(service._reports) < 5
+
+
+def test_values_of_ended_processes_are_bounded(
+    server: Server, service: MetricService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_service, "KEEP_ENDED_S", 0.0)
+    monkeypatch.setattr(metric_service, "MAX_ENDED_SERIES", 10)
+    for number in range(30):
+        family = FamilyReport("n", "counter", "d", [], [Sample({"a": str(number)}, 1)])
+        told = ReportMetrics(msgspec.msgpack.encode([family]))
+        service.take(server.peer(number.to_bytes(2, "big")), told)
+        server.peers.clear()
+    assert len(service._reports[""]["n"].samples) == 10
