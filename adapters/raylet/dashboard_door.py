@@ -92,8 +92,6 @@ class DashboardDoor:
         import subprocess
         import sys
 
-        lifeline, self._lifeline = os.pipe()
-        self._end_fd, end = os.pipe()
         config = self._config
         code = (
             f"import sys; sys.path.append({_package_root()!r}); "
@@ -101,7 +99,12 @@ class DashboardDoor:
         )
         path = os.path.join(config.logs_dir, "dashboard.log")
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        held = [log]
         try:
+            lifeline, self._lifeline = os.pipe()
+            held.append(lifeline)
+            self._end_fd, end = os.pipe()
+            held.append(end)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.PIPE,
@@ -114,7 +117,7 @@ class DashboardDoor:
             with self._process.stdin as stdin:
                 stdin.write(json.dumps(self._facts(lifeline)).encode())
         finally:
-            for descriptor in (log, lifeline, end):
+            for descriptor in held:
                 os.close(descriptor)
 
     def _facts(self, lifeline: int) -> dict[str, Any]:

@@ -258,7 +258,10 @@ def close_session() -> None:
     """End the open session, if any."""
     global session
     while before_close:
-        before_close.pop()()
+        try:
+            before_close.pop()()
+        except Exception:
+            logger.exception("something that depends on the session did not close")
     with _lock:
         old, session = session, None
         if old is not None:

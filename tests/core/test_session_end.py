@@ -229,3 +229,19 @@ def test_a_child_forked_from_a_task_cannot_use_the_session() -> None:
 
     with ray.init(num_cpus=1, log_to_driver=False):
         assert "forked" in ray.get(fork_and_use.remote())
+
+
+def test_what_fails_to_close_keeps_no_session_open(
+    bare: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    bare()
+    closed = []
+    sessions.before_close.append(lambda: closed.append(1))
+
+    def fail() -> None:
+        raise RuntimeError("it is broken")
+
+    sessions.before_close.append(fail)
+    ray.shutdown()
+    assert closed and not ray.is_initialized()
+    assert "it is broken" in caplog.text
