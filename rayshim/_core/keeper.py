@@ -85,6 +85,8 @@ class Keeper:
         os.set_blocking(self._wish_w, False)
         self.note = self._root / f"keeper-{os.getpid()}.json"
         self.exit_code = 0
+        #: Why everything ends, once it does.
+        self._over = ""
 
     # -- start -------------------------------------------------------------------
 
@@ -180,11 +182,26 @@ class Keeper:
                         if row["node_id"] == node_id and row["alive"]:
                             return
                     time.sleep(JOIN_LOOK_S)
+            self._look_at_head()
             time.sleep(JOIN_LOOK_S)
         raise TimeoutError(
             f"node {node_id[:8]} did not join the cluster at "
             f"{place_of(self._head_address)} within {self._plan.start_timeout_s:g} s"
         )
+
+    def _look_at_head(self) -> None:
+        """Starts a head again that was killed while a node wants to join it.
+
+        Raises:
+            RuntimeError: it is not started again.
+        """
+        head = self._head
+        if head is None or head.process is None:
+            return
+        if head.process.process.poll() is not None:
+            self._died(head)
+            if self._over:
+                raise RuntimeError(self._over)
 
     # -- life --------------------------------------------------------------------
 
@@ -266,7 +283,8 @@ class Keeper:
     def _give_up(self, reason: str, code: int) -> None:
         if reason:
             logger.error("%s: everything here ends", reason)
-        self.exit_code = code
+        self._over = self._over or reason or "the head ended"
+        self.exit_code = self.exit_code or code
         self.ask_to_end()
 
     def end(self) -> None:

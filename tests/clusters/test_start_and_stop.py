@@ -246,6 +246,23 @@ def test_a_killed_node_is_replaced(host: Host) -> None:
     assert len([name for name in host.left() if name.startswith("rayshim-s")]) == 1
 
 
+def test_a_head_that_dies_while_its_node_starts_again_comes_back(host: Host) -> None:
+    host.head()
+    (one,) = keeper.running_keepers(host.folder)
+    node, head = _node_pid(host), _head_pid(host)
+    before = {child.pid for child in psutil.Process(one.pid).children()}
+    os.kill(node, signal.SIGKILL)
+    # The new node has just begun, and has nobody to join from here on.
+    wait_until(
+        lambda: {child.pid for child in psutil.Process(one.pid).children()} - before
+    )
+    os.kill(head, signal.SIGKILL)
+    wait_until(lambda: _head_pid(host) not in (0, head))
+    wait_until(
+        lambda: [one["state"] for one in host.status()["nodes"]].count("active") == 1
+    )
+
+
 def test_a_killed_keeper_leaves_nothing(host: Host) -> None:
     host.head()
     (one,) = keeper.running_keepers(host.folder)

@@ -231,9 +231,7 @@ def test_a_child_forked_from_a_task_cannot_use_the_session() -> None:
         assert "forked" in ray.get(fork_and_use.remote())
 
 
-def test_what_fails_to_close_keeps_no_session_open(
-    bare: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fails_to_close_keeps_no_session_open(bare: Start) -> None:
     bare()
     closed = []
     sessions.before_close.append(lambda: closed.append(1))
@@ -244,4 +242,3 @@ def test_what_fails_to_close_keeps_no_session_open(
     sessions.before_close.append(fail)
     ray.shutdown()
     assert closed and not ray.is_initialized()
-    assert "it is broken" in caplog.text
