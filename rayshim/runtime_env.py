@@ -72,6 +72,11 @@ class RuntimeEnvConfig(dict[str, Any]):
         for name in log_files or []:
             if not isinstance(name, str):
                 raise TypeError(f"Each item in log_files must be a string, not {name}.")
+            if not name.strip(".") or "/" in name or "\0" in name:
+                raise ValueError(
+                    f"{name!r} in log_files is no name of a file: they are in the "
+                    "node's folder of logs, so it must not have a folder"
+                )
         self["setup_timeout_seconds"] = setup_timeout_seconds
         self["eager_install"] = eager_install
         self["log_files"] = list(log_files or [])

@@ -186,6 +186,10 @@ def test_extensions_are_few() -> None:
         ({"eager_install": 3}, TypeError),
         ({"log_files": "x"}, TypeError),
         ({"log_files": [1]}, TypeError),
+        ({"log_files": ["../x"]}, ValueError),
+        ({"log_files": ["/x"]}, ValueError),
+        ({"log_files": ["a", ".."]}, ValueError),
+        ({"log_files": [""]}, ValueError),
     ],
 )
 def test_wrong_values_of_the_config(

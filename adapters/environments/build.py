@@ -9,6 +9,7 @@ on.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -76,12 +77,12 @@ def main() -> None:
 
     config = order.environment.get("config") or {}
     logs = Path(order.session_cache).parent / "logs"
-    files = [logs / name for name in config.get("log_files") or ()]
+    files = [logs / Path(name).name for name in config.get("log_files") or ()]
 
     def log(text: str) -> None:
         tell(Told(text))
         for path in files:
-            with path.open("a") as file:
+            with contextlib.suppress(OSError), path.open("a") as file:
                 file.write(text + "\n")
 
     builder = Builder(order, log)

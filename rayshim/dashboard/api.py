@@ -76,7 +76,7 @@ async def _answered(request: Request, site: Site, answer: Answer) -> Response:
 
     status = 200
     try:
-        content = await answer(request, site)
+        content = await site.reader.sure(lambda: answer(request, site))
     except Missing as error:
         status, content = 404, _failure(str(error))
     except ValueError as error:

@@ -131,6 +131,23 @@ class Reader:
         what = function_name.partition("_")[2].replace("_", " ") or function_name
         return await self._once(key, what, fresh_s, read)
 
+    async def sure(self, read: Callable[[], Awaitable[Any]]) -> Any:
+        """What is read; once more and anew, if it is missing in what was kept.
+
+        What was submitted just now is younger than answers that are a moment old.
+
+        Raises:
+            Missing: it is not there.
+        """
+        kept = set(self._kept)
+        try:
+            return await read()
+        except Missing:
+            for key, (_, task) in list(self._kept.items()):
+                if key in kept and task.done():
+                    del self._kept[key]
+            return await read()
+
     async def _once(
         self, key: str, what: str, fresh_s: float, read: Callable[[], Awaitable[Any]]
     ) -> Any:

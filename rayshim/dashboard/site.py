@@ -79,7 +79,7 @@ class Page:
         template, status = self.template, 200
         try:
             site.samples.seen()
-            values.update(await self.build(request, site))
+            values.update(await site.reader.sure(lambda: self.build(request, site)))
         except Unanswered as error:
             logger.info("page %s: %s", request.url.path, error)
             template, status = "error.html", 503

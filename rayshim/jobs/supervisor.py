@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -71,8 +72,7 @@ class JobSupervisor:
             return
         name = os.environ.get(STOP_SIGNAL_VARIABLE, "SIGTERM")
         number = signal.SIGINT if name == "SIGINT" else signal.SIGTERM
-        grace_s = float(os.environ.get(STOP_WAIT_VARIABLE, STOP_WAIT_S))
-        order = {"stop": int(number), "grace_s": grace_s}
+        order = {"stop": int(number), "grace_s": _stop_wait_s()}
         try:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()
@@ -221,6 +221,19 @@ class JobSupervisor:
                 if not is_final or time.monotonic() > deadline_s:
                     raise
                 time.sleep(1.0)
+
+
+def _stop_wait_s() -> float:
+    """What the job says of it, if that is a time."""
+    text = os.environ.get(STOP_WAIT_VARIABLE) or STOP_WAIT_S
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = math.nan
+    if math.isnan(wait_s):
+        logger.warning("%s is %r, which is no time", STOP_WAIT_VARIABLE, text)
+        return STOP_WAIT_S
+    return wait_s
 
 
 def _ask(method: str, payload: Any) -> Any:

@@ -277,3 +277,13 @@ def test_names_that_are_no_utf_8_are_shown_as_escapes(address: str) -> None:
         answer = client.get(address)
 
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("address", ["/jobs/new", "/jobs/new/tail"])
+def test_a_job_is_found_as_soon_as_it_was_submitted(
+    cluster: FakeCluster, client: AsgiClient, address: str
+) -> None:
+    client.get("/jobs")  # whose answer is kept for a moment
+    cluster.jobs.append({**cluster.jobs[0], "submission_id": "new"})
+
+    assert client.get(address).status_code == 200

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rayshim.adapters.http.answers import Json
+from rayshim.jobs import supervisor
 from rayshim.jobs.requests import JobRequest
 
 
@@ -31,6 +32,16 @@ from rayshim.jobs.requests import JobRequest
 def test_what_no_answer_can_hold_is_refused_by_name(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
         JobRequest.from_json({"entrypoint": "true", **values})
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"), [("nan", 3.0), ("soon", 3.0), ("", 3.0), ("0.5", 0.5)]
+)
+def test_times_that_are_none_do_not_keep_a_job_from_its_end(
+    monkeypatch: pytest.MonkeyPatch, text: str, wait_s: float
+) -> None:
+    monkeypatch.setenv(supervisor.STOP_WAIT_VARIABLE, text)
+    assert supervisor._stop_wait_s() == wait_s
 
 
 def test_answers_are_json_whatever_is_in_them() -> None:
