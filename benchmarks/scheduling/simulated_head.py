@@ -89,8 +89,15 @@ class HeadModel:
         #: Longest time that a message waited for the thread.
         self.longest_wait_s = 0.0
         self.config: Any = SimpleNamespace(
-            settings={}, listen_ip="127.0.0.1", with_raylet=False, node_id=""
+            settings={},
+            listen_ip="127.0.0.1",
+            with_raylet=False,
+            node_id="",
+            job_id="",
         )
+        # What tools would ask is not simulated.
+        self.metrics_door = SimpleNamespace(watch=lambda nodes: None)
+        self.event_files = SimpleNamespace(add_cluster_events=lambda events: None)
         self.loop = self
         self.peers: dict[str, Any] = {}
         self.drivers: dict[bytes, Any] = {}

@@ -143,7 +143,11 @@ class PullingNode:
     def __init__(self, folder: Path, limit_bytes: int = 1 << 40) -> None:
         self.folder = folder
         self.config = SimpleNamespace(
-            store_dir=str(folder), node_id=NODE, resources={}, token=lambda: TOKEN
+            credentials=lambda: None,
+            store_dir=str(folder),
+            node_id=NODE,
+            resources={},
+            token=lambda: TOKEN,
         )
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
