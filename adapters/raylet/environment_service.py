@@ -150,6 +150,23 @@ class EnvironmentService:
         """Whether a grant is kept back."""
         return lease_id in self._kept
 
+    def cancelled(self, lease_id: bytes) -> bool:
+        """Give a grant back that is not wanted any more, if nobody enters yet.
+
+        Returns:
+            False if it is not kept back, or an executor enters the environment already:
+            that one is told to the holder, who returns it.
+        """
+        kept = self._kept.get(lease_id)
+        if kept is None or self._entering.get(kept.command.worker_id) is kept:
+            return False
+        del self._kept[lease_id]
+        holder = kept.command.holder
+        text = "the request was cancelled"
+        self._server._tell(holder, wire.LeaseRejected(lease_id, text, "cancelled"))
+        self._server.feed(ev.LeaseReturned(lease_id, False))
+        return True
+
     def lost(self, command: ev.ReportLost) -> bool:
         """Reject a grant that is kept back and whose executor is gone."""
         kept = self._kept.pop(command.lease_id, None)

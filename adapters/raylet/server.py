@@ -390,7 +390,9 @@ class NodeServer(ChannelServer):
         )
 
     def _cancel_lease(self, peer: Peer, message: wire.CancelLease) -> None:
-        self.feed(ev.LeaseCancelled(message.lease_id))
+        environments = self._environments
+        if environments is None or not environments.cancelled(message.lease_id):
+            self.feed(ev.LeaseCancelled(message.lease_id))
 
     def _return_lease(self, peer: Peer, message: wire.ReturnLease) -> None:
         self.feed(ev.LeaseReturned(message.lease_id, message.dispose))

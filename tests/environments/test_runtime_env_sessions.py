@@ -204,6 +204,22 @@ def test_cancelled_calls_do_not_wait_for_it(conda: dict[str, str], root: Path) -
     assert ask("1", **env) == 1
 
 
+def test_cancelled_calls_give_their_resources_back_while_it_is_built(
+    conda: dict[str, str], root: Path
+) -> None:
+    (root / "hang").touch()
+    env = {"conda": {"dependencies": ["given-back"]}, "env_vars": conda}
+    all_of_it = evaluate.options(num_cpus=3)
+    ref = evaluate.options(runtime_env=env, num_cpus=3).remote("1")
+    wait_for(root / "started")
+    ray.cancel(ref)
+    with pytest.raises(exceptions.TaskCancelledError):
+        ray.get(ref, timeout=20)
+    assert ray.get(all_of_it.remote("2"), timeout=20) == 2
+    (root / "hang").unlink()
+    assert ask("1", **env) == 1
+
+
 def test_a_hook_that_raises_fails_tasks_and_actors() -> None:
     def hook() -> None:
         raise ValueError("the hook says no")
