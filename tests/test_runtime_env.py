@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rayshim._core import runtime_env_merge
 from rayshim.runtime_env import RuntimeEnv, RuntimeEnvConfig, check_runtime_env
 
 
@@ -219,3 +220,15 @@ def test_unknown_entries_of_the_config_are_ignored(
     with caplog.at_level(logging.WARNING):
         assert parse({"foo": 1}) == RuntimeEnvConfig()
     assert "foo" in caplog.text
+
+
+def test_a_field_that_no_node_builds_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_env_merge, "_warned", set())
+    monkeypatch.setattr(logging.getLogger("rayshim"), "propagate", True)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            runtime_env_merge.runtime_env_fields({"pipp": ["x"], "excludes": []})
+    (record,) = caplog.records
+    assert "'pipp'" in record.getMessage() and "'pip'?" in record.getMessage()

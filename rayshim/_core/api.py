@@ -63,7 +63,8 @@ def init(
         num_gpus: GPUs of the node; default: those visible.
         resources: custom resource name -> amount.
         labels: label name -> value of the node.
-        object_store_memory: bytes of the node store; default 30 % of free memory.
+        object_store_memory: bytes of the node store; default 60 % of free memory
+            (of which the node announces half as resource, as much as Ray does).
         local_mode: gone from Ray; raises.
         ignore_reinit_error: return the open session instead of raising.
         include_dashboard: False: none; it costs nothing until its first visit.

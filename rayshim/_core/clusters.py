@@ -117,8 +117,8 @@ def find_cluster(address: str | None = None, temp_dir: str | None = None) -> Fou
         raise ConnectionError(
             "Could not find any running Ray instance (address='auto'): no session or "
             "cluster of this user runs on this host. Start one with `rayshim start "
-            "--head`, name one with RAY_ADDRESS=host:port, or leave address out to "
-            "start a session on this machine."
+            "--head`, or name one with RAY_ADDRESS=host:port; `init()` without an "
+            "address starts a session of its own."
         )
     if address.startswith(("http://", "https://")):
         return _by_dashboard(address.rstrip("/"), known)
@@ -134,9 +134,16 @@ def find_cluster(address: str | None = None, temp_dir: str | None = None) -> Fou
     raise ConnectionError(
         f"address={address!r}: no cluster of this user runs there on this host. For "
         "one on another host, set RAYSHIM_TOKEN (hex) or RAYSHIM_TOKEN_PATH to its "
-        "token (`rayshim get-auth-token` shows it there); leave address out to start "
-        "a session on this machine."
+        "token (`rayshim get-auth-token` shows it there). " + _what_runs(known)
     )
+
+
+def _what_runs(known: list[Found]) -> str:
+    """For those who gave a wrong address."""
+    clusters = [one.address for one in known if not one.is_local]
+    if clusters:
+        return f"Running on this host: {', '.join(clusters)}."
+    return "No cluster runs on this host: `rayshim start --head` starts one."
 
 
 def find_started(temp_dir: str | None = None) -> Found | None:

@@ -118,6 +118,7 @@ class InitOptions:
                 raise _unsupported(name, _UNSUPPORTED[name])
         if address:
             _refuse_in_cluster(
+                address,
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
                 resources=resources,
@@ -198,12 +199,13 @@ def _unsupported(name: str, instead: str) -> NotImplementedError:
     return NotImplementedError(f"init(): {name} is not supported; {instead}")
 
 
-def _refuse_in_cluster(**parameters: Any) -> None:
+def _refuse_in_cluster(address: str, /, **parameters: Any) -> None:
     for name, value in parameters.items():
         if value is not None:
             raise ValueError(
-                "When connecting to an existing cluster, "
-                f"{name} must not be provided: its nodes have their resources already"
+                f"When connecting to an existing cluster, {name} must not be provided: "
+                f"nodes of address={address!r} have their resources already; "
+                "leave it out, or give address='local' for a session of its own"
             )
 
 

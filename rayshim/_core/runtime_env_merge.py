@@ -6,7 +6,9 @@ so that calls without a runtime_env cost nothing.
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from rayshim._core.runtime_env_fields import check_env_vars
@@ -14,6 +16,17 @@ from rayshim._core.runtime_env_fields import check_env_vars
 if TYPE_CHECKING:
     from rayshim._core.peer import Peer
 
+logger = logging.getLogger("rayshim")
+
+#: Fields that nodes build, as docs/runtime-environments.md lists them.
+FIELDS = frozenset(
+    (
+        *("env_vars", "working_dir", "py_modules", "excludes", "pip", "uv", "conda"),
+        *("py_executable", "worker_process_setup_hook", "config"),
+    )
+)
+#: Names that are no field's, of which this process was told.
+_warned: set[str] = set()
 #: Of these one call has one: its own takes the place of its caller's.
 _MANAGERS = ("pip", "uv", "conda")
 #: Fields that no node here can build -> what to do instead.
@@ -54,7 +67,21 @@ def runtime_env_fields(env: Any) -> dict[str, Any]:
         return dict(env)
     from rayshim.runtime_env import RuntimeEnv
 
-    return dict(RuntimeEnv(**{str(name): value for name, value in env.items()}))
+    made = RuntimeEnv(**{str(name): value for name, value in env.items()})
+    _warn_of_unknown([name for name, _ in made.plugins()])
+    return dict(made)
+
+
+def _warn_of_unknown(names: list[str]) -> None:
+    """Say once of each name that no field has it: it may be a typing error."""
+    for name in set(names) - _warned:
+        _warned.add(name)
+        near = difflib.get_close_matches(name, sorted(FIELDS), n=1)
+        logger.warning(
+            "runtime_env has no field %r, which has no effect%s",
+            name,
+            f"; did you mean {near[0]!r}?" if near else "",
+        )
 
 
 def rest_for_call(peer: Peer, env: dict[str, Any]) -> str:

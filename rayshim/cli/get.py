@@ -18,7 +18,7 @@ RESOURCES = (
 
 
 @click.command()
-@click.argument("resource", type=click.Choice(RESOURCES))
+@click.argument("resource", type=click.Choice(RESOURCES), metavar="RESOURCE")
 @click.argument("id")
 @click.option("--address", default=None, metavar="HOST:PORT", help="Which cluster.")
 @click.option("--timeout", type=int, default=30, show_default=True, help="Seconds.")

@@ -37,6 +37,23 @@ class _Choice(_ParamType):
         return known.get(text.lower(), text)
 
 
+class _Submit(click.Command):
+    """Says where the options of the job's own program belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_apart = "--" in args
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if is_apart:
+                raise
+            raise click.UsageError(
+                f"{error.format_message()} If it is for the job's own program, put -- "
+                "before that: rayshim job submit [OPTIONS] -- PROGRAM --ITS-OPTIONS",
+                ctx,
+            ) from None
+
+
 class Output:
     """What a command says of itself; what jobs print goes out as it is.
 
@@ -120,7 +137,7 @@ def job() -> None:
     """Submit programs to a cluster, and look after them."""
 
 
-@job.command()
+@job.command(cls=_Submit)
 @_common
 @click.option("--job-id", default=None, help="Older name of --submission-id.")
 @click.option("--submission-id", default=None, help="Name of the job; else made up.")

@@ -22,7 +22,7 @@ RESOURCES = (
 
 
 @click.command(name="list")
-@click.argument("resource", type=click.Choice(RESOURCES))
+@click.argument("resource", type=click.Choice(RESOURCES), metavar="RESOURCE")
 @click.option(
     "--format",
     "output",
@@ -61,6 +61,9 @@ def list_(
     temp_dir: str | None,
 ) -> None:
     """List what a cluster has and does.
+
+    RESOURCE is one of actors, jobs, placement-groups, nodes, workers, tasks, objects,
+    runtime-envs, cluster-events.
 
     \b
     Exit codes:

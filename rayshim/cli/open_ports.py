@@ -33,7 +33,7 @@ def check_open_ports(
         )
     reachable = 0
     for name, pid, ip, port in _listeners():
-        is_open = not ipaddress.ip_address(ip).is_loopback
+        is_open = not _is_loopback(ip)
         reachable += is_open
         if is_open or verbose:
             click.echo(f"{'open ' if is_open else 'local'} {ip}:{port} {name} {pid}")
@@ -43,6 +43,12 @@ def check_open_ports(
             "need the token (docs/security.md)"
         )
     click.echo("no port of rayshim can be reached from another host")
+
+
+def _is_loopback(ip: str) -> bool:
+    """Also of an IPv4 address in the shape of an IPv6 one, as gRPC's are."""
+    address = ipaddress.ip_address(ip)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _listeners() -> Iterator[tuple[str, int, str, int]]:

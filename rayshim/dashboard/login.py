@@ -36,8 +36,8 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <input type="hidden" name="next" value="{next}">
 <label>Token <input type="password" name="token" autocomplete="off" autofocus></label>
 <button>Show the dashboard</button></form>
-<p>On the head's host, <code>rayshim get-auth-token</code> shows it; the link that
-<code>rayshim start</code> prints, and that notebooks show, brings it along.</p></html>
+<p>On the head's host, <code>rayshim get-auth-token</code> shows it. A link
+<code>/login?token=TOKEN</code> brings it along.</p></html>
 """
 _ONWARD = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta http-equiv="refresh" content="0;url={next}"><title>rayshim</title>

@@ -98,3 +98,9 @@ def test_every_command_of_the_table_can_be_loaded() -> None:
         done = CliRunner().invoke(main, [name, "--help"])
         if name != "run":
             assert done.exit_code == 0, (name, done.output)
+
+
+def test_a_wrong_command_has_the_nearest_one_named() -> None:
+    done = CliRunner().invoke(main, ["statsu"])
+    assert done.exit_code == 2
+    assert "Did you mean" in done.output and "'status'" in done.output

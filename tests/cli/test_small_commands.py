@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import rayshim as ray
+from rayshim.cli import open_ports
 from rayshim.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -67,3 +68,17 @@ def test_an_actor_that_there_is_not_cannot_be_killed(tmp_path: Path) -> None:
         main, ["kill-actor", "--name", "a", "--address", "127.0.0.1:1"]
     )
     assert done.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("ip", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+        ("::ffff:10.0.0.1", False),
+    ],
+)
+def test_loopback_is_known_in_all_its_shapes(ip: str, expected: bool) -> None:
+    assert open_ports._is_loopback(ip) is expected

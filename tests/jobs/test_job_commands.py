@@ -53,6 +53,12 @@ def test_submit_follows_the_job_and_succeeds(run: Run) -> None:
     assert "Job 'one' succeeded" in text
 
 
+def test_options_of_the_program_need_two_dashes(run: Run) -> None:
+    text = run("submit", "python", "train.py", "--epochs", "3", code=2)
+
+    assert "No such option '--epochs'" in text and "put -- before that" in text
+
+
 def test_submit_fails_as_the_job_does(run: Run) -> None:
     text = run("submit", "--", "sh", "-c", "echo last words; exit 7", code=1)
 
