@@ -71,9 +71,9 @@ class RayContext(Mapping[str, Any]):
         amounts = {k: v for k, v in self._resources.items() if ":" not in k}
         return [
             ("Python version", self.python_version),
-            ("rayshim version", self.ray_version),
+            ("rayshim version", _versions()),
             ("Session", str(self.address_info.get("session_dir", ""))),
-            ("Resources", ", ".join(f"{k} {v:g}" for k, v in amounts.items())),
+            ("Resources", ", ".join(_amount(k, v) for k, v in amounts.items())),
             *self._links(),
         ]
 
@@ -113,6 +113,20 @@ class RayContext(Mapping[str, Any]):
         for name, value in self._rows():
             table.add_row(name, value)
         return table
+
+
+def _versions() -> str:
+    import rayshim
+
+    api = rayshim.__version__.partition("+")[0]
+    return f"{rayshim.RAYSHIM_VERSION} (the API of Ray {api})"
+
+
+def _amount(name: str, amount: float) -> str:
+    """A resource for people; of memory only bytes are counted."""
+    if name in ("memory", "object_store_memory"):
+        return f"{name} {amount / 2**30:.1f} GiB"
+    return f"{name} {amount:g}"
 
 
 def _linked(value: str) -> str:

@@ -69,7 +69,8 @@ def test_the_session_is_shown_with_its_links(notebook: Notebook) -> None:
     (shown,) = notebook.run(INIT)
     card = shown["data"]["text/html"]
     assert "CPU 2" in card
-    assert "rayshim version" in card
+    assert "rayshim version" in card and "(the API of Ray 2." in card
+    assert "GiB" in card and "e+" not in card  # amounts of memory, for people
     assert "token=" not in card
     url = notebook.value("context.dashboard_url").strip("'")
     assert not url or f"href='http://{url}'" in card
