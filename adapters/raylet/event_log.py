@@ -111,6 +111,14 @@ class EventLog:
     def node_died(self, node: KnownNode, death: str) -> None:
         """A node is gone for good."""
         now = time.time()
+        known = self._control.nodes.known
+        if len(self.node_times) > 2 * len(known) + 1000:
+            # The stores of drivers on other hosts come and go as nodes.
+            self.node_times = {
+                node_id: times
+                for node_id, times in self.node_times.items()
+                if node_id in known
+            }
         self.node_times.setdefault(node.node_id, [0.0, 0.0])[1] = now
         self.note(
             ClusterEvent(
