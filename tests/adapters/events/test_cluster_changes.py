@@ -32,5 +32,5 @@ def test_times_of_forgotten_nodes_go() -> None:
         log.node_joined(node)
         log.node_died(node, "its driver ended")
     assert len(log.node_times) <= 1003
-    assert list(known)[0] in log.node_times
+    assert next(iter(known)) in log.node_times
     assert len(log.events) == KEPT_EVENTS
