@@ -64,14 +64,24 @@ def verify(token: bytes, sent: bytes, reply: bytes) -> bytes:
     return digest(token, b"server", server, client)
 
 
-def _receive(sock: socket.socket, size_bytes: int) -> bytes:
+#: Why a side ends before it has said anything, or only when it was answered.
+_SILENT = "it speaks TLS and this process does not (settings tls_*)"
+_REFUSED = "it has another token"
+
+
+def _receive(sock: socket.socket, size_bytes: int, why: str = _REFUSED) -> bytes:
     parts = b""
     while len(parts) < size_bytes:
-        chunk = sock.recv(size_bytes - len(parts))
+        try:
+            chunk = sock.recv(size_bytes - len(parts))
+        except TimeoutError:
+            raise TimeoutError(
+                f"the other side says nothing: it is too busy, or {why}"
+            ) from None
         if not chunk:
             raise HandshakeError(
-                "the other side closed during the handshake: it has another token, or "
-                "is no process of a cluster"
+                f"the other side closed during the handshake: {why}, or it is no "
+                "process of a cluster"
             )
         parts += chunk
     return parts
@@ -79,7 +89,7 @@ def _receive(sock: socket.socket, size_bytes: int) -> bytes:
 
 def connect(sock: socket.socket, token: bytes) -> None:
     """Client side of the handshake on a blocking socket."""
-    reply, wanted = answer(token, _receive(sock, CHALLENGE_BYTES))
+    reply, wanted = answer(token, _receive(sock, CHALLENGE_BYTES, _SILENT))
     sock.sendall(reply)
     if not hmac.compare_digest(_receive(sock, DIGEST_BYTES), wanted):
         raise HandshakeError("the server does not know this cluster's token")

@@ -186,6 +186,49 @@ def test_a_scan_of_a_default_cluster_finds_nothing(hosts: tuple[Host, Host]) -> 
         first.ok("stop")
 
 
+def test_remote_drivers_and_nodes_speak_tls(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    first, second = hosts
+    certificates = tmp_path / "tls"
+    first.ok("cert", str(certificates))
+    tls = {
+        "RAYSHIM_TLS_CA": str(certificates / "ca.pem"),
+        "RAYSHIM_TLS_CERT": str(certificates / "cert.pem"),
+        "RAYSHIM_TLS_KEY": str(certificates / "key.pem"),
+        "RAYSHIM_TLS_NAME": "rayshim",
+    }
+    port = free_port()
+    address = f"{NET}.1:{port}"
+    first.ok(
+        "start",
+        "--head",
+        f"--node-ip-address={NET}.1",
+        f"--port={port}",
+        "--num-cpus=2",
+        **tls,
+    )
+    try:
+        token = first.ok("get-auth-token", **tls).strip()
+
+        seen = second.drive(REMOTE, f"ray://{address}", RAYSHIM_TOKEN=token, **tls)
+        assert (seen["total"], seen["kept"]) == (1_500_000, 1_000_000)
+        assert seen["made"] == 1_000_000 * 999_999 / 2
+
+        plain = second.driver(
+            "ray.init(sys.argv[1], **QUIET)", f"ray://{address}", RAYSHIM_TOKEN=token
+        )
+        out, err = plain.communicate(timeout=LIMIT_S)
+        assert plain.returncode == 1, out
+        assert "TLS" in err
+        joined = second.run("start", f"--address={address}", RAYSHIM_TOKEN=token)
+        assert joined.returncode != 0
+        assert "TLS" in joined.stdout + joined.stderr
+        assert second.left() == []
+    finally:
+        first.ok("stop", **tls)
+
+
 def test_an_open_head_says_who_can_get_in(cluster: SimpleNamespace) -> None:
     assert "RAYSHIM_TOKEN" in cluster.shown
     assert f"ray://{NET}.1" in cluster.shown
@@ -337,3 +380,21 @@ def test_a_node_joins_from_another_host(cluster: SimpleNamespace) -> None:
     beside = cluster.second.drive(script, cluster.address, RAYSHIM_TOKEN_PATH=inside)
     assert beside == {"value": 500_000, "same": True, "nodes": 2}
     cluster.second.ok("stop")
+
+
+def test_tls_on_the_drivers_side_alone_is_named(
+    cluster: SimpleNamespace, tmp_path: Path
+) -> None:
+    certificates = tmp_path / "tls"
+    cluster.first.ok("cert", str(certificates))
+    process = cluster.second.driver(
+        "ray.init(sys.argv[1], **QUIET)",
+        f"ray://{cluster.address}",
+        RAYSHIM_TOKEN=cluster.token,
+        RAYSHIM_TLS_CA=str(certificates / "ca.pem"),
+        RAYSHIM_TLS_CERT=str(certificates / "cert.pem"),
+        RAYSHIM_TLS_KEY=str(certificates / "key.pem"),
+    )
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1, out
+    assert "TLS" in err
