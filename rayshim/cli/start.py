@@ -462,8 +462,15 @@ def _tell(options: dict[str, Any], facts: dict[str, Any], plan: Plan) -> None:
     title(f"The {kind} runs at {ip} (keeper: pid {facts['pid']}).")
     if options["verbose"]:
         click.echo(f"  node {facts['node_id']}, files in {facts['session_dir']}")
-    if facts["dashboard_url"]:
-        click.echo(f"  Dashboard: {facts['dashboard_url']}")
+    url = facts["dashboard_url"]
+    head_host = address.rpartition(":")[0]
+    # The dashboard of another host that listens there on loopback.
+    is_far = not facts["is_head"] and head_host != ip and "://127.0.0.1:" in url
+    if url:
+        click.echo(
+            f"  Dashboard: {url}"
+            + (f" on {head_host}, which this host cannot reach" if is_far else "")
+        )
     click.echo("")
     title("Next steps")
     if facts["is_head"]:
@@ -501,10 +508,10 @@ def _tell(options: dict[str, Any], facts: dict[str, Any], plan: Plan) -> None:
         host = address.rpartition(":")[0]
         place = f"{host}:{facts['client_port']}" if facts["client_port"] else address
         step("From another host, with the token:", f"ray.init('ray://{place}')")
-    if facts["dashboard_url"]:
+    if url and not is_far:
         step(
             "To submit a job:",
-            f"RAY_ADDRESS='{facts['dashboard_url']}' rayshim job submit "
+            f"RAY_ADDRESS='{url}' rayshim job submit "
             "--working-dir . -- python my_script.py",
         )
     step("To look at the cluster:", "rayshim status")

@@ -6,12 +6,13 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 import rayshim as ray
-from rayshim.cli import open_ports
+from rayshim.cli import open_ports, start
 from rayshim.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -82,3 +83,20 @@ def test_an_actor_that_there_is_not_cannot_be_killed(tmp_path: Path) -> None:
 )
 def test_loopback_is_known_in_all_its_shapes(ip: str, expected: bool) -> None:
     assert open_ports._is_loopback(ip) is expected
+
+
+@pytest.mark.parametrize(("ip", "is_far"), [("10.0.0.2", True), ("10.0.0.1", False)])
+def test_a_node_is_told_whose_loopback_the_dashboard_is_at(
+    ip: str, is_far: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"log_color": "false", "log_style": "auto", "verbose": 0, "block": False}
+    facts = {
+        "address": "10.0.0.1:6379",
+        "is_head": False,
+        "pid": 1,
+        "dashboard_url": "http://127.0.0.1:8265",
+    }
+    start._tell(options, facts, SimpleNamespace(node_ip=ip))  # type: ignore[arg-type]
+    told = capsys.readouterr().out
+    assert ("on 10.0.0.1, which this host cannot reach" in told) is is_far
+    assert ("rayshim job submit" in told) is not is_far

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,3 +134,17 @@ def test_closing_the_client_frees_the_cpus(client: Any) -> None:
 def test_numbers_of_workers_are_checked(client: Any) -> None:
     with pytest.raises(ValueError, match="num_workers=0"):
         ray.get_dask_client(0)
+
+
+def test_dask_is_set_to_tasks_without_a_warning_and_back() -> None:
+    import dask
+
+    from rayshim.util.dask import disable_dask_on_ray, enable_dask_on_ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with enable_dask_on_ray():
+            assert dask.config.get("dataframe.shuffle.method") == "tasks"
+            with disable_dask_on_ray():
+                assert dask.config.get("scheduler") is None
+    assert dask.config.get("dataframe.shuffle.method", None) != "tasks"

@@ -49,7 +49,7 @@ def enable_dask_on_ray(
     return dask.config.set(
         {
             "scheduler": ray_dask_get,
-            "dataframe.shuffle.algorithm": shuffle,
+            "dataframe.shuffle.method": shuffle,
             "dataframe_optimize": (
                 dataframe_optimize if use_shuffle_optimization else None
             ),
@@ -62,7 +62,7 @@ def disable_dask_on_ray() -> Any:
     return dask.config.set(
         {
             "scheduler": None,
-            "dataframe.shuffle.algorithm": None,
+            "dataframe.shuffle.method": None,
             "dataframe_optimize": None,
         }
     )
