@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+logger = logging.getLogger(__name__)
+
 #: Such a line begins with it; the rest is the state, as JSON.
 BAR_MARK = "__rayshim_bar__:"
 
@@ -10,7 +14,11 @@ def draw(line: str) -> None:
     """Draw what a marked line says."""
     from rayshim.experimental.tqdm_ray import process_line
 
-    process_line(line.removeprefix(BAR_MARK))
+    try:
+        process_line(line.removeprefix(BAR_MARK))
+    except Exception:
+        # Whoever reads the channels is here; a bar is not worth the session.
+        logger.debug("cannot draw %.200r", line, exc_info=True)
 
 
 def close() -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import threading
 from bisect import bisect_left
 
 import msgspec
 
 from rayshim._core import current
+from rayshim.adapters.wire.codec import as_text
 from rayshim.adapters.wire.metric_messages import FamilyReport, ReportMetrics, Sample
 
 logger = logging.getLogger(__name__)
@@ -128,12 +130,23 @@ class Family:
         if not chosen:
             return None
         samples = [
-            Sample(dict(tags), self.values[tags], list(self.buckets.get(tags, ())))
+            Sample(
+                {key: as_text(value) for key, value in tags},
+                _as_float(self.values[tags]),
+                list(self.buckets.get(tags, ())),
+            )
             for tags in chosen
         ]
-        return FamilyReport(
-            self.name, self.kind, self.description, self.boundaries, samples
-        )
+        description = as_text(self.description)
+        return FamilyReport(self.name, self.kind, description, self.boundaries, samples)
+
+
+def _as_float(value: float) -> float:
+    """A number as reports have it; a whole number may be too large for that."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 class Registry:

@@ -170,3 +170,17 @@ def test_a_session_that_shows_nothing_can_show_it(
     finally:
         rayshim.shutdown()
     assert "seen" in found and "hidden" not in found
+
+
+def test_a_bar_that_cannot_be_drawn_stops_no_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rayshim._core.bar_lines import BAR_MARK
+    from rayshim.experimental import tqdm_ray
+
+    def process_line(line: str) -> None:
+        raise OSError("standard error is closed")
+
+    monkeypatch.setattr(tqdm_ray, "process_line", process_line)
+    say(printer(), f"{BAR_MARK}{{}}", "after it")
+    assert shown(capsys) == ["(f pid=7) after it"]

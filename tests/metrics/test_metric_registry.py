@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 
 from rayshim._core import metric_registry
@@ -107,3 +108,19 @@ def test_nothing_is_armed_without_a_session() -> None:
     registry.family("n", "counter", "", []).add((), 1)
     assert not registry.armed
     registry.flush()
+
+
+def test_whatever_is_counted_can_be_told() -> None:
+    registry = Registry()
+    family = registry.family("g", "gauge", "no text \udcff", [])
+    family.put((("file", "\udcff"),), 1)
+    family.put((("n", "large"),), 10**400)
+    family.put((("n", "small"),), -(10**400))
+    report = family.take_changes(True)
+    msgspec.msgpack.encode(report)
+    assert report is not None
+    assert {sample.value for sample in report.samples} == {
+        1.0,
+        float("inf"),
+        float("-inf"),
+    }
