@@ -324,7 +324,8 @@ async def leases(request: Request, site: Site) -> dict[str, Any]:
     }
     for row in rows:
         row["needs"] = resources(row["resources"])
-        row["link"] = "/{}/{}".format(*_subject(row["lease_id"]))
+        page, row["subject"] = _subject(row["lease_id"])
+        row["link"] = f"/{page}/{row['subject']}"
         if row["lease_id"] in infeasible:
             row["state"] = "INFEASIBLE"
     for row in unplaced:
