@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 #: Of the folder beside those of sessions.
 FOLDER = "history"
 ABOUT = "about.json"
+_ABOUT_KEYS = {"cluster", "is_head", "began_s", "history_sessions", "history_bytes"}
 _KEPT_FOLDERS = ("events", "logs")
 
 
@@ -68,7 +69,9 @@ def begin(
     }
     events = folder / "events"
     events.mkdir(mode=0o700, exist_ok=True)
-    (events / ABOUT).write_text(json.dumps(about))
+    scratch = events / f".{ABOUT}"
+    scratch.write_text(json.dumps(about))
+    scratch.replace(events / ABOUT)
 
 
 def archive(folder: Path) -> Path | None:
@@ -119,9 +122,9 @@ def _size_bytes(folder: Path) -> int:
 def _about(folder: Path) -> dict[str, Any] | None:
     try:
         about: dict[str, Any] = json.loads((folder / "events" / ABOUT).read_text())
-    except (OSError, ValueError):
+        return about if _ABOUT_KEYS <= about.keys() else None
+    except (OSError, ValueError, AttributeError):
         return None
-    return about
 
 
 def _past_in(root: Path, *, runs: bool = False) -> list[Past]:
@@ -129,6 +132,10 @@ def _past_in(root: Path, *, runs: bool = False) -> list[Past]:
     with contextlib.suppress(OSError):
         for folder in root.iterdir():
             about = _about(folder)
+            if about is None and not runs and (folder / "events").is_dir():
+                # It is damaged; the rest can be read.
+                began_s = folder.stat().st_mtime
+                about = {"cluster": folder.name, "is_head": True, "began_s": began_s}
             if about is None:
                 continue
             ended_s = 0.0 if runs else folder.stat().st_mtime

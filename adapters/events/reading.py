@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from rayshim.adapters.events import arrow_files, records, spool
+
+logger = logging.getLogger(__name__)
 
 
 class Events(NamedTuple):
@@ -21,6 +26,9 @@ class Events(NamedTuple):
 def read(places: Iterable[Path]) -> Events:
     """The events in files and folders, each once.
 
+    What is damaged in a folder (its disk was full, its host went down) is left out,
+    with a warning that names the file.
+
     Args:
         places: Arrow files, spools, and folders of them.
 
@@ -30,8 +38,8 @@ def read(places: Iterable[Path]) -> Events:
     """
     calls: dict[tuple[str, int, str, float], records.Row] = {}
     cluster: dict[tuple[float, str, str, str], records.Row] = {}
-    for path in _files(places):
-        for kind, rows in _rows_of(path):
+    for path, is_named in _files(places):
+        for kind, rows in _rows_of(path, is_named):
             for row in rows:
                 if kind == "calls":
                     key = (
@@ -50,27 +58,46 @@ def read(places: Iterable[Path]) -> Events:
     )
 
 
-def _files(places: Iterable[Path]) -> Iterable[Path]:
+def has_events(folder: Path) -> bool:
+    """Whether a folder has files of events."""
+    return any(True for _ in _files([folder]))
+
+
+def _files(places: Iterable[Path]) -> Iterable[tuple[Path, bool]]:
+    """Each file, and whether it is a place itself."""
     for place in places:
         if place.is_dir():
-            yield from sorted([*place.glob("*.arrow"), *place.glob(spool.PATTERN)])
+            for path in sorted([*place.glob("*.arrow"), *place.glob(spool.PATTERN)]):
+                yield path, False
         elif place.exists():
-            yield place
+            yield place, True
         else:
             raise FileNotFoundError(f"there are no events at {place}")
 
 
-def _rows_of(path: Path) -> Iterable[tuple[str, list[records.Row]]]:
-    if path.suffix == ".spool":
-        for kind, payload in spool.read(path):
-            read_rows = records.call_rows if kind == "calls" else records.cluster_rows
-            yield kind, read_rows(payload)
-        return
+def _rows_of(path: Path, is_named: bool) -> Iterable[tuple[str, list[records.Row]]]:
     try:
+        if path.suffix == ".spool":
+            yield from _rows_of_spool(path)
+            return
         rows = arrow_files.read(path)
     except FileNotFoundError:
         return  # it was the oldest, and has just gone
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is no event file: {error}") from None
+        if is_named:
+            raise ValueError(f"{path} is no event file: {error}") from None
+        logger.warning("%s is damaged, and left out: %s", path, error)
+        return
     if rows:
         yield ("calls" if "task_id" in rows[0] else "cluster"), rows
+
+
+def _rows_of_spool(path: Path) -> Iterable[tuple[str, list[records.Row]]]:
+    for kind, payload in spool.read(path):
+        read_rows = records.call_rows if kind == "calls" else records.cluster_rows
+        try:
+            rows = read_rows(payload)
+        except msgspec.MsgspecError as error:
+            logger.warning("a damaged record of %s is left out: %s", path, error)
+            continue
+        yield kind, rows

@@ -4,16 +4,20 @@ Appending costs no library and no conversion, and what was appended survives the
 process. A full spool becomes an Arrow file (:mod:`.arrow_files`).
 
 A record is ``[kind, payload]``: "calls" with an ``EventBatch``, "cluster" with a list
-of ``ClusterEvent``. One that was cut off by the end of its process is left out.
+of ``ClusterEvent``. One that was cut off by the end of its process is left out,
+and so is a damaged one.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+
+logger = logging.getLogger(__name__)
 
 #: How spools are called.
 PATTERN = "*.spool"
@@ -40,7 +44,11 @@ def read(path: Path) -> Iterator[tuple[str, bytes]]:
         position = begin + size
         if position > len(data):
             return
-        kind, payload = msgspec.msgpack.decode(
-            data[begin:position], type=tuple[str, bytes]
-        )
+        try:
+            kind, payload = msgspec.msgpack.decode(
+                data[begin:position], type=tuple[str, bytes]
+            )
+        except msgspec.MsgspecError as error:
+            logger.warning("a damaged record of %s is left out: %s", path, error)
+            continue
         yield kind, payload

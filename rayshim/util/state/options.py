@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from enum import Enum, unique
 from typing import Any
@@ -48,6 +49,8 @@ class SummaryResource(Enum):
 
 def _check_timeout(timeout: Any, share: float) -> int:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise ValueError(f"timeout is a number of seconds, not {timeout!r}")
+    if timeout != timeout or timeout in (math.inf, -math.inf):
         raise ValueError(f"timeout is a number of seconds, not {timeout!r}")
     return max(1, int(timeout * share))
 

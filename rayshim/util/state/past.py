@@ -45,7 +45,10 @@ def events_of(where: str, temp_dir: str | None = None) -> reading.Events:
     try:
         if path.exists() and where != "last":
             inside = path / "events"
-            return reading.read([inside if inside.is_dir() else path])
+            place = inside if inside.is_dir() else path
+            if place.is_dir() and not reading.has_events(place):
+                raise FileNotFoundError(f"there are no events in the folder {place}")
+            return reading.read([place])
         root = session_folders.session_root(temp_dir)
         return reading.read(part.events for part in history.find(root, where))
     except (OSError, ValueError) as error:

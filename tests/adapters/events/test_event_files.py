@@ -113,6 +113,23 @@ def test_record_that_was_cut_off_is_left_out(folder: Path) -> None:
     assert numbers(reading.read([folder])) == [0, 1, 2]
 
 
+def test_damage_is_left_out_and_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir()
+    with (folder / "000001.spool").open("wb") as file:
+        spool.append(file, "calls", batch(0, 3))
+        spool.append(file, "calls", b"\xc1")
+        file.write((2).to_bytes(4, "little") + b"\xff\xff")
+        spool.append(file, "calls", batch(3, 3))
+    (folder / "000002.arrow").write_bytes(b"something else")
+    (folder / "000003.spool").mkdir()
+    assert numbers(reading.read([folder])) == list(range(6))
+    assert caplog.text.count("a damaged record of") == 2
+    assert "000002.arrow is damaged" in caplog.text
+    assert "000003.spool is damaged" in caplog.text
+
+
 def test_events_that_are_in_two_files_count_once(folder: Path) -> None:
     folder.mkdir()
     for name in ("000001.spool", "000002.spool"):

@@ -108,3 +108,15 @@ def test_session_that_runs_is_found_too(tmp_path: Path) -> None:
     make(tmp_path, "s1-a")
     found = history.find(tmp_path, "last")
     assert [(one.name, one.ended_s) for one in found] == [("s1-a", 0.0)]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cluster": "x"', "\0\0"])
+def test_session_whose_description_is_damaged_is_found(
+    tmp_path: Path, text: str
+) -> None:
+    folder = history.archive(make(tmp_path, "s1-a"))
+    assert folder is not None
+    (folder / "events" / history.ABOUT).write_text(text)
+    assert [one.folder for one in history.find(tmp_path, "s1-a")] == [folder]
+    history.archive(make(tmp_path, "s2-b", keep=1))
+    assert names(tmp_path) == ["s2-b"]
