@@ -40,6 +40,8 @@ MAX_ENDED_SERIES = 10_000
 
 #: Tags in the order of their names.
 _Tags = tuple[tuple[str, str], ...]
+#: Of one name: worker id in hex, the report, the values; none of them changes.
+_Told = tuple[str, FamilyReport, list[Sample]]
 
 
 _BATCH = msgspec.msgpack.Decoder(EventBatch)
@@ -118,9 +120,8 @@ class MetricService:
         async with self._lock:
             if time.monotonic() - self._last_s > FRESH_S:
                 families, pids = self._snapshot()
-                batches = self._new_batches()
                 self._last = await asyncio.to_thread(
-                    self._render, families, pids, batches
+                    self._render, families, pids, self._told(), self._new_batches()
                 )
                 self._last_s = time.monotonic()
             return self._last
@@ -129,10 +130,6 @@ class MetricService:
 
     def _snapshot(self) -> tuple[Families, dict[int, str]]:
         families = Families()
-        self._forget_ended()
-        for worker_id, names in self._reports.items():
-            for counted in names.values():
-                self._add_counted(families, worker_id, counted)
         server: Any = self._server
         pids = {os.getpid(): "gcs"}
         if self._server.config.with_raylet:
@@ -142,12 +139,20 @@ class MetricService:
             _of_cluster(families, server, server.control)
         return families, pids
 
-    def _add_counted(
-        self, families: Families, worker_id: str, counted: _Counted
-    ) -> None:
-        report = counted.report
+    def _told(self) -> list[_Told]:
+        """What processes told: there may be a million values, so only references."""
+        self._forget_ended()
+        return [
+            (worker_id, counted.report, list(counted.samples.values()))
+            for worker_id, names in self._reports.items()
+            for counted in names.values()
+        ]
+
+    @staticmethod
+    def _add_told(families: Families, told: _Told) -> None:
+        worker_id, report, samples = told
         family = families.get(report.name, report.kind, report.description)
-        for sample in counted.samples.values():
+        for sample in samples:
             value: float | Bucketed = sample.value
             if report.kind == "histogram":
                 value = Bucketed(report.boundaries, sample.buckets, sample.value)
@@ -282,10 +287,16 @@ class MetricService:
                 self._ended[key] = self._ended.get(key, 0) + 1
 
     def _render(
-        self, families: Families, pids: dict[int, str], batches: list[bytes]
+        self,
+        families: Families,
+        pids: dict[int, str],
+        told: list[_Told],
+        batches: list[bytes],
     ) -> bytes:
         from rayshim.adapters.metrics.exposition import render
 
+        for one in told:
+            self._add_told(families, one)
         self._count_calls(batches)
         for (name, state), count in self._ended.items():
             _add_tasks(families, {name: count}, state)

@@ -22,6 +22,7 @@ from rayshim._core.serialization import PICKLED_NONE, deserialize, serialize
 from rayshim._core.unpicklable import describe_failure
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.channel import Channel
+from rayshim.adapters.wire.codec import as_text
 
 if TYPE_CHECKING:
     from rayshim._core.executor import Executor
@@ -583,11 +584,10 @@ class Runner:
 
     def repr_name(self, instance: Any) -> str:
         """What the instance calls itself in logs, where it has an own repr."""
-        cls: Any = type(instance)
-        if cls.__repr__ is object.__repr__:
+        if type(instance).__repr__ is object.__repr__:
             return ""
         try:
-            name = repr(instance)
+            name = as_text(repr(instance))
         except Exception:
             return ""
         self.show_name(name)

@@ -11,6 +11,7 @@ import pytest
 from rayshim import exceptions
 from rayshim._core import event_log, failures
 from rayshim._core.event_log import CallLog
+from rayshim._core.running import Runner
 from rayshim.adapters.wire import event_messages as ev
 from rayshim.adapters.wire import messages as m
 
@@ -188,3 +189,18 @@ def test_texts_that_are_no_utf_8_are_told_as_escapes() -> None:
     log.send()
     texts = [call.error_message for call in peer.raylet.calls]
     assert "\\udcff" in texts[0] and "\\udcfe" in texts[1]
+
+
+class Unwritable:
+    """An actor whose name no message can have as it is."""
+
+    def __repr__(self) -> str:
+        return "no name \udcff"
+
+
+def test_reprs_of_actors_are_told_as_text() -> None:
+    shown: list[str] = []
+    runner = object.__new__(Runner)
+    runner.show_name = shown.append  # type: ignore[method-assign]
+    assert runner.repr_name(Unwritable()) == "no name \\udcff"
+    assert shown == ["no name \\udcff"]
