@@ -61,8 +61,7 @@ class CallContext:
         self.spec = spec
         self.task_id = spec.task_id
         self.lease = lease
-        #: When it began, on the clock of ``perf_counter``; 0 before. Of calls of the
-        #: main thread the executor knows.
+        #: As of ``perf_counter``; 0 before, and in main threads (``Executor.begun``).
         self.begun = begun
         self.cancelled = False
         self.async_task: asyncio.Task[Any] | None = None
@@ -584,7 +583,8 @@ class Runner:
 
     def repr_name(self, instance: Any) -> str:
         """What the instance calls itself in logs, where it has an own repr."""
-        if type(instance).__repr__ is object.__repr__:
+        cls: Any = type(instance)
+        if cls.__repr__ is object.__repr__:
             return ""
         try:
             name = as_text(repr(instance))
