@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -31,6 +32,9 @@ from rayshim.adapters.environments.fetching import CLUSTER, fetch
 
 #: What Ray names the folder of the working_dir in the packages of ``pip`` and ``uv``.
 _WORKING_DIR = "${RAY_RUNTIME_ENV_CREATE_WORKING_DIR}"
+#: User and password of a URI, and its query, which may be a signature.
+_USER = re.compile(r"(\w://)[^\s/?#'\"]+@")
+_QUERY = re.compile(r"(\w://[^\s?#'\"]+\?)[^\s#'\"]+")
 #: Seconds that an interpreter may take to say its version.
 _VERSION_LIMIT_S = 60.0
 _IMAGE_TEXT = (
@@ -72,6 +76,7 @@ def main() -> None:
     os.environ.update(order.env_vars)
 
     def tell(told: Told) -> None:
+        told.log, told.error = without_secrets(told.log), without_secrets(told.error)
         sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
         sys.stdout.buffer.flush()
 
@@ -80,6 +85,7 @@ def main() -> None:
     files = [logs / Path(name).name for name in config.get("log_files") or ()]
 
     def log(text: str) -> None:
+        text = without_secrets(text)
         tell(Told(text))
         for path in files:
             with contextlib.suppress(OSError), path.open("a") as file:
@@ -233,6 +239,17 @@ class Builder:
         context.bin_dirs.append(str(folder / "bin"))
         context.env_vars["VIRTUAL_ENV"] = str(folder)
         context.python = str(folder / "bin" / "python")
+
+
+def without_secrets(text: str) -> str:
+    """A text for people, without what lets somebody in of the URIs in it.
+
+    Example:
+        >>> without_secrets("no https://me:word@host/x.zip?signature=1 there")
+        'no https://***@host/x.zip?*** there'
+    """
+    text = _USER.sub(r"\1***@", text)
+    return _QUERY.sub(r"\1***", text)
 
 
 def check_interpreter(command: list[str], name: str, cwd: str | None = None) -> None:
