@@ -134,11 +134,12 @@ def test_conda_that_fails_has_the_last_word(conda: dict[str, str], root: Path) -
     assert ask_again(env) == 1
 
 
-def test_lines_go_to_files_that_are_asked_for(
-    conda: dict[str, str], tmp_path: Path
-) -> None:
-    log = tmp_path / "setup.log"
-    config = {"log_files": [str(log)]}
+def test_lines_go_to_files_that_are_asked_for(conda: dict[str, str]) -> None:
+    from rayshim._core import session
+
+    assert session.session is not None
+    log = session.session.folder / "logs" / "setup.log"
+    config = {"log_files": [log.name]}
     env = {"conda": {"dependencies": ["logged"]}, "env_vars": conda, "config": config}
     assert ask("1", **env) == 1
     assert "conda was called with env create" in log.read_text()

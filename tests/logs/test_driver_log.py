@@ -146,6 +146,19 @@ def test_without_a_session_there_is_nothing_to_change() -> None:
         rayshim.driver_log(fold=False)
 
 
+def wait_passed_on(text: str) -> None:
+    """Wait until the node has written a line down and handed it to this driver."""
+    from rayshim._core import session
+
+    assert session.session is not None
+    logs = session.session.folder / "logs"
+    for _ in range(1000):
+        if any(text in path.read_text() for path in logs.glob("worker-*.out")):
+            break
+        threading.Event().wait(0.01)
+    rayshim.cluster_resources()  # its answer comes behind the line
+
+
 @pytest.mark.slow
 def test_a_session_that_shows_nothing_can_show_it(
     capsys: pytest.CaptureFixture[str],
@@ -158,6 +171,7 @@ def test_a_session_that_shows_nothing_can_show_it(
             print(text)
 
         rayshim.get(talk.remote("hidden"))
+        wait_passed_on("hidden")
         assert rayshim.driver_log().show is False
         assert rayshim.driver_log(show=True, fold=False).show is True
         rayshim.get(talk.remote("seen"))
