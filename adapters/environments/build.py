@@ -32,6 +32,8 @@ from rayshim.adapters.environments.fetching import CLUSTER, fetch
 
 #: What Ray names the folder of the working_dir in the packages of ``pip`` and ``uv``.
 _WORKING_DIR = "${RAY_RUNTIME_ENV_CREATE_WORKING_DIR}"
+#: Of a line or an error: tools may print what has no end of line.
+_MOST_CHARACTERS = 100_000
 #: User and password of a URI, and its query, which may be a signature.
 _USER = re.compile(r"(\w://)[^\s/?#'\"]+@")
 _QUERY = re.compile(r"(\w://[^\s?#'\"]+\?)[^\s#'\"]+")
@@ -76,7 +78,8 @@ def main() -> None:
     os.environ.update(order.env_vars)
 
     def tell(told: Told) -> None:
-        told.log, told.error = without_secrets(told.log), without_secrets(told.error)
+        told.log = without_secrets(told.log)[:_MOST_CHARACTERS]
+        told.error = without_secrets(told.error)[-_MOST_CHARACTERS:]
         sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
         sys.stdout.buffer.flush()
 

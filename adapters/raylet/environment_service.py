@@ -231,6 +231,9 @@ class EnvironmentService:
             )
         except OSError as failure:
             error = f"the process that builds it could not be started: {failure}"
+        except ValueError as failure:
+            # It was killed in the middle of a line, or a line has no end.
+            error = f"the process that builds it said what cannot be read: {failure}"
         environment.error = error
         if error:
             logger.warning("a runtime_env cannot be built: %s", error)
@@ -255,7 +258,8 @@ class EnvironmentService:
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(self._order(environment.text, env_vars) + b"\n")
-            await process.stdin.drain()
+            with contextlib.suppress(OSError):  # it was killed: see below
+                await process.stdin.drain()
             while line := await process.stdout.readline():
                 told = msgspec.json.decode(line, type=Told)
                 if told.error:

@@ -29,6 +29,7 @@ echo "conda was called with $*"
 [ "$2" = list ] && echo '{"envs": ["{root}/base", "{root}/named"]}' && exit 0
 touch {root}/started
 while [ -e {root}/hang ]; do sleep 0.02; done
+[ -e {root}/long ] && head -c 3000000 /dev/zero | tr '\\0' x && exit 3
 [ -e {root}/broken ] && echo "solving failed" && exit 3
 mkdir -p $4/bin
 printf '#!/bin/sh\\nexec {python} "$@"\\n' > $4/bin/python
@@ -61,7 +62,7 @@ def conda(root: Path) -> Iterator[dict[str, str]]:
     script.write_text(text)
     script.chmod(0o755)
     yield {"CONDA_EXE": str(script)}
-    for name in ("hang", "broken", "started"):
+    for name in ("hang", "broken", "long", "started"):
         (root / name).unlink(missing_ok=True)
 
 
@@ -148,6 +149,14 @@ def test_lines_go_to_files_that_are_asked_for(conda: dict[str, str]) -> None:
 def test_conda_environments_that_are_not_there_are_told(conda: dict[str, str]) -> None:
     text = failure(lambda: ask("1", conda="missing", env_vars=conda))
     assert "conda cannot list its environments" in text or "known: base, named" in text
+
+
+def test_lines_without_an_end_are_cut(root: Path, conda: dict[str, str]) -> None:
+    (root / "long").touch()
+    env = {"conda": {"dependencies": ["long"]}, "env_vars": conda}
+    with pytest.raises(exceptions.RuntimeEnvSetupError, match="xxxx") as caught:
+        ray.get(evaluate.options(runtime_env=env).remote("1"), timeout=30)
+    assert len(str(caught.value)) < 200_000
 
 
 def test_a_killed_build_is_told_and_done_again(
