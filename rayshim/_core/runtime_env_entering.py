@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -165,6 +166,12 @@ def _see_packages(folder: str, position: int) -> None:
 
 def _run_hook(hook: str) -> None:
     try:
+        # It runs before its process knows of which job it is, and so whether that
+        # program has the alias. Without Ray nothing else can be meant.
+        if importlib.util.find_spec("ray") is None:
+            from rayshim import dropin
+
+            dropin.inherit()
         _load_hook(hook)()
     except BaseException as error:
         text = "".join(traceback.format_exception(error))
