@@ -86,7 +86,8 @@ def archive(folder: Path) -> Path | None:
     root = folder.parent / FOLDER
     target = root / folder.name
     try:
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, exist_ok=True)
+        target.mkdir(mode=0o700, exist_ok=True)
         for name in _KEPT_FOLDERS:
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 os.rename(folder / name, target / name)

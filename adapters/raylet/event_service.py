@@ -17,7 +17,7 @@ from rayshim.adapters.events import history
 from rayshim.adapters.events.writer import EventWriter
 from rayshim.adapters.raylet.questions import PROCESSES_SHARE
 from rayshim.adapters.wire.ask_messages import Ask
-from rayshim.adapters.wire.event_messages import CallsTold
+from rayshim.adapters.wire.event_messages import CallsTold, without_values
 
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.config import NodeConfig
@@ -73,11 +73,14 @@ class EventService:
         self._count += message.count
         self._kept_bytes += len(message.batch)
         while self._is_too_much() and len(self._batches) > 1:
-            count, batch = self._batches.popleft()
+            count, oldest = self._batches.popleft()
             self._count -= count
-            self._kept_bytes -= len(batch)
+            self._kept_bytes -= len(oldest)
             self.dropped += count
-        self._writer.add("calls", message.batch)
+        batch = message.batch
+        if message.has_values:
+            batch = without_values(batch)  # files outlive the session
+        self._writer.add("calls", batch)
 
     def _is_too_much(self) -> bool:
         return self._count > self._kept or self._kept_bytes > KEPT_BYTES

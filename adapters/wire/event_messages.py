@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from rayshim.adapters.wire.ask_messages import ProcessTold
 
@@ -22,6 +23,8 @@ class TaskEvents(Struct, array_like=True, tag=124):
     count: int
     #: An ``EventBatch``.
     batch: bytes
+    #: Whether it has values of environment variables, which may be secrets.
+    has_values: bool = False
 
 
 class CallEvent(Struct, array_like=True, gc=False):
@@ -114,6 +117,36 @@ def event_of(batch: EventBatch, noted: Noted) -> CallEvent:
 def events_of(batch: EventBatch) -> list[CallEvent]:
     """All calls of a batch."""
     return [*batch.events, *(event_of(batch, noted) for noted in batch.ended)]
+
+
+class _Outline(Struct, array_like=True):
+    """An ``EventBatch`` of which only what all calls share is decoded."""
+
+    node_id: str
+    node_ip: str
+    worker_id: bytes
+    pid: int
+    role: str
+    resources: Raw
+    group: bytes
+    env_vars: dict[str, str]
+    events: Raw
+    ended: Raw
+    offset_s: float
+    names: Raw
+    actor: Raw
+
+
+#: Stands in files for the value of an environment variable.
+HIDDEN = "(not kept)"
+_OUTLINE = msgspec.msgpack.Decoder(_Outline)
+
+
+def without_values(batch: bytes) -> bytes:
+    """A batch, encoded, with the names of environment variables alone."""
+    outline = _OUTLINE.decode(batch)
+    outline.env_vars = dict.fromkeys(outline.env_vars, HIDDEN)
+    return msgspec.msgpack.encode(outline)
 
 
 class LiveCall(Struct, array_like=True, gc=False):

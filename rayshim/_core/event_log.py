@@ -208,7 +208,8 @@ class CallLog:
         count = len(batch.events) + len(batch.ended)
         if count:
             data = msgspec.msgpack.encode(batch)
-            self._peer.raylet.send(ev.TaskEvents(count, data))
+            has_values = bool(batch.env_vars)
+            self._peer.raylet.send(ev.TaskEvents(count, data, has_values))
 
 
 def flush(peer: Peer, payload: bytes) -> bytes:

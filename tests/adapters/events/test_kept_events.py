@@ -7,11 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from rayshim.adapters.events import reading
 from rayshim.adapters.raylet import event_service
 from rayshim.adapters.raylet.event_service import EventService
-from rayshim.adapters.wire.event_messages import TaskEvents
+from rayshim.adapters.wire.event_messages import (
+    HIDDEN,
+    CallEvent,
+    EventBatch,
+    TaskEvents,
+)
 
 
 @pytest.fixture
@@ -41,3 +48,29 @@ def test_long_errors_are_bounded_by_their_bytes(
     assert len(service.batches()) == 10
     service.take(TaskEvents(1, b"x" * 20_000))
     assert len(service.batches()) == 1  # the newest in any case
+
+
+def test_files_do_not_have_values_of_variables(tmp_path: Path) -> None:
+    config: Any = SimpleNamespace(
+        session_dir=str(tmp_path),
+        settings={},
+        head_address="",
+        address="unix:x",
+        token=lambda: b"t" * 32,
+    )
+    (tmp_path / "events").mkdir()
+    service = EventService(config)
+    lost = CallEvent(b"y" * 24, "f", 0, 0, "FAILED", 1.0, 2.0)
+    told = EventBatch(
+        "n", "10.0.0.1", b"w", 7, "executor", {"CPU": 1.0}, b"", {"KEY": "hush"}, [lost]
+    )
+    told.ended = [(b"x" * 24, "f", 0, 1.0, 2.0, b"", b"key")]
+    told.names = {b"key": "f"}
+    service.take(TaskEvents(2, msgspec.msgpack.encode(told), True))
+    service.close()
+    found = reading.read([tmp_path / "events"])
+    assert [row["env_vars"] for row in found.calls] == [{"KEY": HIDDEN}] * 2
+    assert {row["state"] for row in found.calls} == {"FINISHED", "FAILED"}
+    assert b"hush" in service.batches()[0]
+    for path in (tmp_path / "events").iterdir():
+        assert b"hush" not in path.read_bytes()
