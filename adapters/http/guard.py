@@ -135,7 +135,7 @@ class Guard:
         answer = refuse(
             401,
             "this needs the header 'Authorization: Bearer TOKEN' with the token of "
-            "the cluster, which is in cluster.json in the head's session folder",
+            "the cluster; `rayshim get-auth-token` on the head's host shows it",
         )
         answer.headers["www-authenticate"] = "Bearer"
         return answer

@@ -270,6 +270,8 @@ def _plan(options: dict[str, Any]) -> Plan:
             "settings": asdict(settings),
         }
         _check_port(node_ip, port)
+        if settings.dashboard_port > 0:
+            _check_dashboard(settings.dashboard_host, settings.dashboard_port)
         return Plan(head, "", token.hex(), node_ip, node, more, temp_dir=temp_dir)
     found, info = _cluster(options)
     from rayshim.adapters.wire.address import own_ip_towards, parse_tcp
@@ -429,6 +431,23 @@ def _check_port(ip: str, port: int) -> None:
             "cluster runs there, `rayshim status` shows it and `rayshim stop` ends "
             "it; else give another --port (0: any), or as --node-ip-address one of "
             "this host."
+        ) from None
+
+
+def _check_dashboard(host: str, port: int) -> None:
+    """See that the dashboard can listen where it is asked to.
+
+    Raises:
+        ConnectionError: it cannot; the text says what to do.
+    """
+    from rayshim.adapters.wire.address import listen_tcp
+
+    try:
+        listen_tcp(host, port).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"the dashboard cannot listen at {host}:{port}: {error.strerror or error}; "
+            "give another --dashboard-port, or none for the next one that is free"
         ) from None
 
 
