@@ -489,7 +489,7 @@ class NodeServer(ChannelServer):
         self.send_executor(command.worker_id, wire.Interrupt(command.reason))
 
     def _end_executor(self, command: ev.EndExecutor) -> None:
-        self.pool.kill(command.worker_id)
+        self.lives.end(self, command.worker_id)
 
     def _bundles(self, command: ev.ReportBundles) -> None:
         control = self.control

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from rayshim.adapters.wire import messages as wire
+
 if TYPE_CHECKING:
     from rayshim.adapters.raylet.server import NodeServer
 
 #: Ended executors that are remembered.
 KEPT = 1_000
+#: How long an executor that has to end may take to tell what its program counted.
+LAST_WORDS_S = 0.1
+#: `EndedWorker.reason` of those that the node has ended.
+ENDED_HERE = (
+    "its node ended it: its job, its caller or its placement group is gone, or "
+    "somebody asked for it (ray.kill, ray.cancel)"
+)
 
 
 class EndedWorker(NamedTuple):
@@ -36,16 +45,33 @@ class WorkerLives:
         #: Worker id -> when it was forked, since the epoch, of those that run.
         self.began_s: dict[bytes, float] = {}
         self.past: deque[EndedWorker] = deque(maxlen=KEPT)
+        #: Told to end now.
+        self._ending: set[bytes] = set()
 
     def began(self, worker_id: bytes, pid: int) -> None:
         """An executor was forked."""
         self.began_s[worker_id] = time.time()
+
+    def end(self, server: NodeServer, worker_id: bytes) -> None:
+        """End an executor and what it started: by itself, or by SIGKILL."""
+        if worker_id in self._ending:
+            return
+        if worker_id in self.began_s:
+            self._ending.add(worker_id)
+        if server.send_executor(worker_id, wire.Interrupt(wire.END_NOW)):
+            server.loop.call_later(LAST_WORDS_S, server.pool.kill, worker_id)
+        else:
+            server.pool.kill(worker_id)
 
     def ended(
         self, worker_id: bytes, pid: int, reason: str, code: int, *, is_memory: bool
     ) -> None:
         """An executor has ended."""
         began_s = self.began_s.pop(worker_id, 0.0)
+        if worker_id in self._ending:
+            self._ending.discard(worker_id)
+            if not is_memory:
+                reason, code = ENDED_HERE, 0
         self.past.append(
             EndedWorker(worker_id, pid, reason, code, is_memory, began_s, time.time())
         )

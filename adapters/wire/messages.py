@@ -258,8 +258,12 @@ class CopiesMade(Struct, array_like=True, tag=19):
     node: str
 
 
+#: As `Interrupt.reason`: leave now, whatever runs; just say what was counted.
+END_NOW = "now"
+
+
 class Interrupt(Struct, array_like=True, tag=17):
-    """Asks the peer to leave after the calls that it has accepted."""
+    """Asks the peer to leave after the calls that it has accepted (but: `END_NOW`)."""
 
     reason: str
 

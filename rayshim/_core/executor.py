@@ -191,6 +191,11 @@ class Executor:
             context.acknowledge(ack.consumed)
 
     def _on_interrupt(self, channel: Channel, interrupt: m.Interrupt) -> None:
+        if interrupt.reason == m.END_NOW:
+            try:
+                job_setup.end()
+            finally:
+                os.killpg(os.getpgrp(), signal.SIGKILL)
         self._leaving = interrupt.reason or "asked to leave"
         self.lane.work_arrived()
 

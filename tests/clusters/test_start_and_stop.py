@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,78 @@ def test_tasks_of_an_unchanged_program_import_ray(made: SimpleNamespace) -> None
         """
     )
     assert seen["names"] == [["rayshim", "rayshim"]] * 3
+
+
+def test_a_dashboard_port_in_use_is_said_without_a_traceback(host: Host) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = host.run(
+            *("start", "--head", f"--port={free_port()}", f"--dashboard-port={port}")
+        )
+    assert done.returncode == 1
+    assert f"the dashboard cannot listen at 127.0.0.1:{port}" in done.stderr
+    assert "--dashboard-port" in done.stderr and "Traceback" not in done.stderr
+    assert not host.left()
+
+
+def test_hooks_of_an_unchanged_program_import_ray(made: SimpleNamespace) -> None:
+    seen = made.host.drive(
+        """
+        ray.install_as_ray()
+
+        def hook():
+            import ray.util
+            os.environ["HOOK"] = ray.__name__
+
+        ray.init(runtime_env={"worker_process_setup_hook": hook}, **QUIET)
+
+        @ray.remote
+        def told():
+            return os.environ["HOOK"]
+
+        tell(hook=ray.get(told.remote()))
+        """
+    )
+    assert seen["hook"] == "rayshim"
+
+
+def test_what_a_short_program_counted_is_not_lost(made: SimpleNamespace) -> None:
+    """Its executors are ended with it, long before their next report."""
+    seen = made.host.drive(
+        """
+        from rayshim.util.metrics import Counter
+        ray.init(**QUIET)
+
+        def count():
+            Counter("short_program").inc(2)
+            return os.getpid()
+
+        class Actor:
+            def count(self):
+                return count()
+
+        actor, killed = (ray.remote(Actor).remote() for _ in range(2))
+        pids = ray.get([actor.count.remote(), killed.count.remote()])
+        ray.kill(killed)
+        tell(pids=[*pids, ray.get(ray.remote(count).remote())])
+        """
+    )
+    lines = wait_until(lambda: _counted(made.host, "ray_short_program_total", 6.0))
+    assert lines
+    rows = json.loads(made.host.ok("list", "workers", "--format", "json", "--detail"))
+    ended = {row["pid"]: row for row in rows if not row["is_alive"]}
+    kinds = {ended[pid]["exit_type"] for pid in seen["pids"]}
+    assert kinds == {"INTENDED_SYSTEM_EXIT"}
+    assert "its node ended it" in ended[seen["pids"][0]]["exit_detail"]
+
+
+def _counted(host: Host, name: str, wanted: float) -> list[str]:
+    """Lines of a metric, once they sum up to what is wanted."""
+    text = host.ok("metrics", "show")
+    lines = [line for line in text.splitlines() if line.startswith(name + "{")]
+    return lines if sum(float(line.split()[-1]) for line in lines) == wanted else []
 
 
 def test_default_listeners_are_loopback_only(made: SimpleNamespace) -> None:
