@@ -72,10 +72,10 @@ def init(
         dashboard_port: default: 8265, or the next one that is free.
         job_config: a JobConfig; its namespace and runtime_env are used.
         configure_logging, logging_level, logging_format: of this process' logger.
-        logging_config: not supported yet.
+        logging_config: a ``LoggingConfig`` for driver and executors.
         log_to_driver: print the lines of executors here; default True.
         namespace: of named actors; default: one of its own.
-        runtime_env: ``env_vars`` for executors.
+        runtime_env: what tasks and actors of the job need around them, a dict.
         enable_resource_isolation, cgroup_path, system_reserved_cpu,
         system_reserved_memory, proxy_server_url: not supported.
         **kwargs: ``_temp_dir``, ``_memory`` (bytes), ``_system_config`` (settings).
