@@ -169,7 +169,8 @@ def call_site(depth: int = 2) -> str:
 def node_gone() -> Exception:
     """What is raised once the node process of a session is gone."""
     return exceptions.LocalRayletDiedError(
-        "the node process of this session is gone, so nothing can run any more. Call "
+        "the node process of this session is gone, so nothing can run any more: it "
+        "was killed, or the program or cluster that it belongs to has ended. Call "
         "shutdown() and init() to start again; its last words are in logs/ of the "
-        "session's folder, which shutdown() removes."
+        "session's folder, and then in history/ beside it."
     )
