@@ -90,6 +90,11 @@ def _listen(
             os.umask(previous)
         listener.listen(1024)
         listeners.append(listener)
+    if config.with_raylet and not config.head_address:
+        from rayshim.adapters.raylet import cluster_file
+
+        # Before the driver goes on: whoever hears of the session finds it.
+        cluster_file.write(config, "")
     if config.ready_fd >= 0:
         ready = {
             "address": config.address,
@@ -141,11 +146,6 @@ async def _serve(
         from rayshim.adapters.raylet.server import NodeServer
 
         server = NodeServer(config, child, end)
-        if not config.head_address:
-            from rayshim.adapters.raylet import cluster_file
-
-            # Before it answers the driver: whoever hears of the session finds it.
-            cluster_file.write(config, "")
     if config.lifeline_fd >= 0:
         os.set_blocking(config.lifeline_fd, False)
         loop.add_reader(config.lifeline_fd, _lifeline, config.lifeline_fd, end)

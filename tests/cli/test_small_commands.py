@@ -24,7 +24,6 @@ def session() -> Iterator[str]:
     from rayshim._core import session
 
     assert session.session is not None
-    ray.cluster_resources()  # its node is up
     yield f"local:{session.session.name}"
     ray.shutdown()
 
