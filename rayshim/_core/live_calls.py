@@ -58,7 +58,7 @@ def owned(peer: Peer) -> Iterator[ev.LiveCall]:
             creation_name(register),
             ev.CREATION,
             0,
-            "PENDING_ARGS_AVAIL",
+            "PENDING_NODE_ASSIGNMENT" if creation.sent else "PENDING_ARGS_AVAIL",
             creation.start.spec.parent,
             register.actor_id,
             resources=dict(register.placement_resources),

@@ -86,6 +86,31 @@ def test_limit_explains_itself(session: None) -> None:
         state.list_tasks(limit=1, _explain=True)
 
 
+def test_constructor_waits_for_arguments_or_for_a_place(session: None) -> None:
+    @ray.remote(num_cpus=64)
+    class Large:
+        def __init__(self, value: Any = None) -> None:
+            pass
+
+    @ray.remote
+    class Later:
+        def __init__(self, value: Any) -> None:
+            pass
+
+    never = add.options(num_cpus=64).remote(1)
+    kept = [Large.remote(), Later.remote(never)]
+    deadline = time.monotonic() + 20
+    while True:
+        rows = {row.name: row.state for row in state.list_tasks(limit=100_000)}
+        states = rows.get("Large.__init__"), rows.get("Later.__init__")
+        if states == ("PENDING_NODE_ASSIGNMENT", "PENDING_ARGS_AVAIL"):
+            break
+        assert time.monotonic() < deadline, states
+        time.sleep(0.02)
+    del kept
+    ray.cancel(never)
+
+
 def test_failed_constructor_is_a_failed_call(session: None) -> None:
     @ray.remote
     class Broken:
