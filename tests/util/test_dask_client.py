@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -119,6 +121,17 @@ def test_tasks_run_beside_the_workers(client: Any) -> None:
     assert ray.get(describe.remote(np.ones(2)), timeout=30)[0] == 2
     for future in slow:
         future.result(30)
+
+
+def test_workers_that_are_killed_are_replaced(client: Any) -> None:
+    kept = client.submit(make, COUNT, key="kept")
+    assert client.submit(total, kept).result() == SUM
+    for pid in client.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
+    assert client.submit(total, kept, key="again").result(timeout=60) == SUM
+    client.wait_for_workers(2, timeout=60)
+    assert len(client.run(os.getpid)) == 2
+    assert ray.get(describe.remote(client.reference(kept)), timeout=30)[0] == SUM
 
 
 def test_closing_the_client_frees_the_cpus(client: Any) -> None:

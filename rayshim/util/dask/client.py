@@ -44,6 +44,8 @@ class DaskClient(Client):
         if future.status != "finished":
             future.result()
         for address in self.who_has([future])[future.key]:
+            if address not in self._actors:
+                self._look_up()
             actor = self._actors.get(address)
             if actor is not None:
                 return get(actor.reference.remote(future.key))[0]
@@ -51,6 +53,12 @@ class DaskClient(Client):
             f"the result of Dask's future {future.key!r} is not at a worker of this "
             "client; was it lost, or is the future another client's?"
         )
+
+    def _look_up(self) -> None:
+        """Finds workers that were started again, at other addresses."""
+        actors = list(self._actors.values())
+        refs = [actor.address.remote() for actor in actors]
+        self._actors = dict(zip(get(refs, timeout=_LEAVE_S), actors, strict=True))
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Close the connection and end the workers; their CPUs are free then."""
@@ -82,7 +90,8 @@ def get_dask_client(
     """A ``distributed.Client`` of the session's own Dask scheduler, with workers.
 
     The workers are actors that hold ``threads_per_worker`` CPUs each until the client
-    is closed (``with get_dask_client() as client: ...``). Results of 100 kB and more
+    is closed (``with get_dask_client() as client: ...``); one that dies is replaced.
+    Results of 100 kB and more
     are in the shared store: workers, tasks and the driver see the same memory.
     Arguments of Dask's tasks may be ObjectRefs, and those of tasks and actors may be
     Dask's futures (the call is submitted when the future's result is there).
@@ -145,7 +154,10 @@ def _start_workers(address: str, count: int, threads: int) -> dict[str, Any]:
     kind: Any = remote(DaskWorker)
     started = [
         kind.options(
-            num_cpus=threads, max_concurrency=8, scheduling_strategy="SPREAD"
+            num_cpus=threads,
+            max_concurrency=8,
+            scheduling_strategy="SPREAD",
+            max_restarts=-1,  # Dask itself gives up on tasks that kill their workers
         ).remote(address, threads, "127.0.0.1" if alone else None)
         for _ in range(count)
     ]
