@@ -69,9 +69,7 @@ class TerminalBar:
 
     def show(self, done: int, total: int, text: str) -> None:
         """Show it as it is now."""
-        self._progress.update(
-            self._task, completed=done, total=total, description=text
-        )
+        self._progress.update(self._task, completed=done, total=total, description=text)
 
     def close(self) -> None:
         """Take it away."""
