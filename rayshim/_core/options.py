@@ -90,6 +90,8 @@ def _check_resources(keyword: str, value: dict[Any, Any]) -> None:
     for name, amount in value.items():
         if not isinstance(name, str):
             raise TypeError(f"'{keyword}' maps text to numbers, not {name!r}")
+        if not name:
+            raise ValueError(f"'{keyword}' has a resource without a name")
         check_text(keyword, name)
         _check_amount(name, amount)
 

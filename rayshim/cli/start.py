@@ -526,6 +526,11 @@ def _tell(options: dict[str, Any], facts: dict[str, Any], plan: Plan) -> None:
     if facts["is_head"] and is_open:
         host = address.rpartition(":")[0]
         place = f"{host}:{facts['client_port']}" if facts["client_port"] else address
+        if not facts["client_port"]:
+            click.echo(
+                "  Port 10001 is taken, so that `ray://HOST` without a port does not "
+                "lead here; --ray-client-server-port chooses another."
+            )
         step("From another host, with the token:", f"ray.init('ray://{place}')")
     if url and not is_far:
         step(

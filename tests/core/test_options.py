@@ -350,3 +350,8 @@ def test_wrong_options_of_methods(keyword: str, value: Any, error: type) -> None
     for make in (MethodOptions.for_decorator, MethodOptions.for_call):
         with pytest.raises(error, match=keyword):
             make(**{keyword: value})
+
+
+def test_a_resource_has_a_name() -> None:
+    with pytest.raises(ValueError, match="without a name"):
+        TaskOptions.validated(resources={"": 1})
