@@ -49,8 +49,8 @@ def main(config: dict[str, Any]) -> int:
                     return 0
                 channels.remove(one)
             elif isinstance(message, wire.Interrupt):
-                if message.reason == "stay":
-                    continue
+                if message.reason in ("stay", wire.END_NOW):
+                    continue  # as one that is stuck
                 return 0
             elif isinstance(message, wire.CreateActor):
                 _create(raylet, message)
