@@ -29,9 +29,10 @@ SHM_FOLDER = Path("/dev/shm")
 KEPT = ("environments", "history")
 #: ``s<pid of the driver>-<random>``, in names of session and store folders.
 SESSION_NAME = re.compile(r"\bs(?P<pid>\d+)-[0-9a-f]+")
-#: Open files that libraries keep for the life of a process: gRPC six, multiprocessing's
-#: resource tracker one, and one for whatever else is imported late.
-SPARE_DESCRIPTORS = 8
+#: Open files that libraries keep for the life of a process: gRPC six, Jupyter's client
+#: three (an event loop), multiprocessing's resource tracker one, and one for whatever
+#: else is imported late.
+SPARE_DESCRIPTORS = 11
 #: Servers that the standard library starts once and keeps for the process's life.
 KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 PR_SET_CHILD_SUBREAPER = 36
@@ -78,9 +79,7 @@ class Snapshot:
             if thread.is_alive()
         ]
         grown_by = self.descriptors - before.descriptors
-        # Each of Python's own servers has a pipe to this process.
-        servers = [pid for pid in self.processes if self._is_kept(pid)]
-        if grown_by > SPARE_DESCRIPTORS + 2 * len(servers):
+        if grown_by > SPARE_DESCRIPTORS:
             leaks.append(f"{grown_by} file descriptors: {', '.join(_targets())}")
         return leaks
 
