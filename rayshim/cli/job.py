@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shlex
 import sys
@@ -23,6 +24,8 @@ else:
 LOOK_S = 0.2
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
 _Command = Callable[..., Any]
+#: Gives a client of the cluster; ends the command if there is none.
+_Connect = Callable[[], "JobSubmissionClient"]
 _Value = TypeVar("_Value")
 
 
@@ -88,7 +91,22 @@ class Output:
 
 
 def _common(command: _Command) -> _Command:
-    """Options of all commands."""
+    """Options of all commands, which get what speaks, and a client once they ask."""
+
+    @functools.wraps(command)
+    def wrapped(
+        address: str | None,
+        verify: bool | str,
+        headers: str | None,
+        log_style: str,
+        log_color: str,
+        verbose: int,
+        **rest: Any,
+    ) -> Any:
+        output = Output(log_style, log_color, verbose)
+        connect = functools.partial(_client, output, address, verify, headers)
+        return command(output=output, connect=connect, **rest)
+
     for option in reversed(
         (
             click.option(
@@ -128,8 +146,8 @@ def _common(command: _Command) -> _Command:
             click.option("-v", "--verbose", count=True, help="Say more."),
         )
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.group()
@@ -172,12 +190,8 @@ def job() -> None:
 @click.option("--no-wait", is_flag=True, help="Do not wait for the job to end.")
 @click.argument("entrypoint", nargs=-1, required=True, type=click.UNPROCESSED)
 def submit(
-    address: str | None,
-    verify: bool | str,
-    headers: str | None,
-    log_style: str,
-    log_color: str,
-    verbose: int,
+    output: Output,
+    connect: _Connect,
     job_id: str | None,
     submission_id: str | None,
     runtime_env: str | None,
@@ -198,7 +212,6 @@ def submit(
 
         rayshim job submit --working-dir . -- python train.py --epochs 3
     """
-    output = Output(log_style, log_color, verbose)
     if job_id:
         output.say("--job-id is an older name: use --submission-id", fg="yellow")
     environment = _environment(runtime_env, runtime_env_json, working_dir)
@@ -209,7 +222,7 @@ def submit(
             "--entrypoint-label-selector", entrypoint_label_selector
         ),
     }
-    client = _client(output, address, verify, headers)
+    client = connect()
     name = _asked(
         lambda: client.submit_job(
             entrypoint=shlex.join(entrypoint),
@@ -241,17 +254,12 @@ def submit(
 @_common
 @click.argument("job-id")
 def status(
-    address: str | None,
-    verify: bool | str,
-    headers: str | None,
-    log_style: str,
-    log_color: str,
-    verbose: int,
+    output: Output,
+    connect: _Connect,
     job_id: str,
 ) -> None:
     """Show where a job stands."""
-    output = Output(log_style, log_color, verbose)
-    client = _client(output, address, verify, headers)
+    client = connect()
     _show(output, _asked(lambda: client.get_job_info(job_id)), job_id)
 
 
@@ -260,18 +268,13 @@ def status(
 @click.option("--no-wait", is_flag=True, help="Do not wait for the job to end.")
 @click.argument("job-id")
 def stop(
-    address: str | None,
-    verify: bool | str,
-    headers: str | None,
-    log_style: str,
-    log_color: str,
-    verbose: int,
+    output: Output,
+    connect: _Connect,
     no_wait: bool,
     job_id: str,
 ) -> None:
     """End a job."""
-    output = Output(log_style, log_color, verbose)
-    client = _client(output, address, verify, headers)
+    client = connect()
     output.say(f"Attempting to stop job '{job_id}'")
     _asked(lambda: client.stop_job(job_id))
     if no_wait:
@@ -289,17 +292,12 @@ def stop(
 @_common
 @click.argument("job-id")
 def delete(
-    address: str | None,
-    verify: bool | str,
-    headers: str | None,
-    log_style: str,
-    log_color: str,
-    verbose: int,
+    output: Output,
+    connect: _Connect,
     job_id: str,
 ) -> None:
     """Forget a job that has ended."""
-    output = Output(log_style, log_color, verbose)
-    client = _client(output, address, verify, headers)
+    client = connect()
     _asked(lambda: client.delete_job(job_id))
     output.say(f"Job '{job_id}' deleted successfully")
 
@@ -309,18 +307,13 @@ def delete(
 @click.option("-f", "--follow", is_flag=True, help="Show what comes, until it ends.")
 @click.argument("job-id")
 def logs(
-    address: str | None,
-    verify: bool | str,
-    headers: str | None,
-    log_style: str,
-    log_color: str,
-    verbose: int,
+    output: Output,
+    connect: _Connect,
     follow: bool,
     job_id: str,
 ) -> None:
     """Show what a job has printed."""
-    output = Output(log_style, log_color, verbose)
-    client = _client(output, address, verify, headers)
+    client = connect()
     if follow:
         _follow(output, client, job_id)
     else:
@@ -338,17 +331,12 @@ def logs(
     help="How rows are shown; python is Ray's.",
 )
 def list_(
-    address: str | None,
-    verify: bool | str,
-    headers: str | None,
-    log_style: str,
-    log_color: str,
-    verbose: int,
+    output: Output,
+    connect: _Connect,
     kind: str,
 ) -> None:
     """List the jobs of the cluster, those that have ended, too."""
-    output = Output(log_style, log_color, verbose)
-    client = _client(output, address, verify, headers)
+    client = connect()
     found = _asked(client.list_jobs)
     if kind == "python":
         import pprint
