@@ -4,8 +4,9 @@ What must hold whatever happens:
 
 1. A node is stopped only after it left the cluster, never joined it, or died.
 2. A drain may be refused by the node; then the node is left alone for ``HOLD_S``.
-3. Nothing is stopped while the demand is older than 30 s (the planner's rule), or while
-   a restarted head has not heard again of every node that was there before.
+3. Nothing is stopped while the demand is older than 30 s (the planner's rule), while a
+   restarted head has not heard again of every node that was there before, or until
+   ``SETTLE_S`` after that: what waits at a node is told after the node itself.
 4. Nothing that the loop forgets by being restarted matters: nodes are known from the
    provider and from the demand.
 """
@@ -39,6 +40,8 @@ HOLD_S = 15.0
 GONE_S = 3.0
 #: Seconds after which nodes that a restarted head has not heard of count as gone.
 REJOIN_S = 60.0
+#: Seconds after that for the nodes to say again what waits at them.
+SETTLE_S = 3.0
 #: Seconds without launches after a failed one; doubled with each more, up to the limit.
 BACK_OFF_S, MAX_BACK_OFF_S = 1.0, 120.0
 #: What has not changed is told again after so many seconds.
@@ -97,6 +100,8 @@ class Autoscaler:
         #: After a restart of the head: ids of nodes that it has not heard of yet.
         self._missing: set[str] = set()
         self._restarted_s = 0.0
+        #: Until when a cluster that is complete again may still tell what waits.
+        self._settled_s = 0.0
         #: Ids of nodes that have joined the cluster once.
         self._joined: set[str] = set()
         #: Node id -> when a node that had joined was missed first.
@@ -189,14 +194,21 @@ class Autoscaler:
         if before is not None and before.instance != demand.instance:
             self._missing |= {one.node_id for one in before.nodes}
             self._restarted_s = now
+            self._settled_s = now + SETTLE_S
         self._missing -= here
         self._joined |= here
         if now - self._restarted_s > REJOIN_S:
             self._missing.clear()
         if self._missing:
+            self._settled_s = now + SETTLE_S
             return (
                 "the head was restarted and has not heard again of "
                 f"{len(self._missing)} nodes: none is stopped"
+            )
+        if now < self._settled_s:
+            return (
+                "the head was restarted and its nodes tell it again what waits: none "
+                "is stopped"
             )
         return ""
 
@@ -279,7 +291,7 @@ class Autoscaler:
                 now=now,
                 launching=launching,
                 draining=list(self._draining),
-                may_drain=not self._missing,
+                may_drain=now >= self._settled_s,
             )
 
         decided = decide()

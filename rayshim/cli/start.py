@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,7 +192,18 @@ def start(**options: Any) -> None:
     except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
         raise click.UsageError(str(error)) from None
     lifeline = -1
+    told_to_end = threading.Event()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def end(number: int, frame: object) -> None:
+        told_to_end.set()
+        for one in started:
+            one.send_signal(signal.SIGTERM)
+
     if options["block"]:
+        # Before anything is started: a signal may come while it starts.
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
         plan.lifeline_fd, lifeline = os.pipe()
     log = root / f"keeper-{os.getpid()}.log"
     try:
@@ -203,12 +216,9 @@ def start(**options: Any) -> None:
     if options["block"]:
         assert lifeline >= 0
         os.close(plan.lifeline_fd)
-
-        def end(number: int, frame: object) -> None:
+        started.append(process)
+        if told_to_end.is_set():
             process.send_signal(signal.SIGTERM)
-
-        signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGINT, end)
         code = process.wait()
         if code:
             click.echo("Error: what was started here ended by itself.", err=True)

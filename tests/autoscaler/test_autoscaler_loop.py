@@ -10,6 +10,7 @@ from rayshim.autoscaler.loop import (
     BACK_OFF_S,
     DRAIN_ANSWER_S,
     GONE_S,
+    SETTLE_S,
     HOLD_S,
     Autoscaler,
 )
@@ -186,6 +187,11 @@ def test_stops_nothing_until_a_restarted_head_knows_all_nodes_again() -> None:
     assert "restarted" in status.note
     assert (world.drains, world.stopped) == ([], [])
     world.nodes["cpu-1"] = replace(everybody["cpu-1"], idle_s=0.0)
+    # What waited at a node is told after the node itself: a moment more.
+    status = scaler.step()
+    assert "tell it again what waits" in status.note
+    assert world.drains == []
+    world.now += SETTLE_S
     scaler.step()
     assert world.drains == ["cpu-0"]
 

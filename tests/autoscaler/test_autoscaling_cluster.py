@@ -26,10 +26,14 @@ CPU = {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 2}
 GPU = {"resources": {"CPU": 2, "GPU": 1}, "node_config": {}, "max_workers": 1}
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+def wait_until(
+    condition: Callable[[], Any],
+    limit_s: float = LIMIT_S,
+    seen: Callable[[], Any] = lambda: "",
+) -> Any:
     end_s = time.monotonic() + limit_s
     while not (value := condition()):
-        assert time.monotonic() < end_s, "it did not happen in time"
+        assert time.monotonic() < end_s, f"it did not happen in time: {seen()}"
         time.sleep(0.02)
     return value
 
@@ -198,7 +202,10 @@ def test_nothing_is_lost_or_started_twice_when_the_head_is_restarted(
     head.start_gcs_server()
 
     wait_until(lambda: not cluster.status.note)
-    wait_until(lambda: alive() == before)
+    wait_until(
+        lambda: alive() == before,
+        seen=lambda: (before, ray.nodes(), cluster.status.lines()),
+    )
     gate.touch()
     ray.get(held, timeout=LIMIT_S)
     assert len(cluster.cluster.worker_nodes) <= 2
