@@ -22,6 +22,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -327,12 +328,13 @@ def main() -> None:
 # -- for those who start and end keepers ---------------------------------------------
 
 
-def launch(plan: Plan, log: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+def launch(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start a keeper, and wait for what it says.
 
     Args:
         plan: without the descriptors, but for ``lifeline_fd`` if there is one.
-        log: file for its log.
+        folder: on whose disk its first words are kept, in a file without a name, so
+            that nobody who is killed leaves one.
 
     Returns:
         The process, and its answer; see :meth:`Keeper.start`.
@@ -347,28 +349,28 @@ def launch(plan: Plan, log: Path) -> tuple[subprocess.Popen[bytes], dict[str, An
         "from rayshim._core.keeper import main; main()"
     )
     passed = [ready_write] + ([plan.lifeline_fd] if plan.lifeline_fd >= 0 else [])
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with os.fdopen(os.open(log, flags, 0o600), "ab") as file:
+    with tempfile.TemporaryFile(dir=folder) as log:
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
+            stdout=log,
+            stderr=log,
             pass_fds=passed,
             start_new_session=True,
             cwd="/" if not os.path.isdir(os.getcwd()) else None,
         )
-    os.close(ready_write)
-    assert process.stdin is not None
-    with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
-        stdin.write(json.dumps({**asdict(plan), "ready_fd": ready_write}).encode())
-    with os.fdopen(ready, "rb") as pipe:
-        line = pipe.readline()
-    answer = json.loads(line) if line else {}
-    if "address" not in answer:
-        process.wait()
-        words = log.read_text()[-2000:] if not answer else ""
-        raise RuntimeError(answer.get("error") or f"the keeper ended: {words}")
+        os.close(ready_write)
+        assert process.stdin is not None
+        with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
+            stdin.write(json.dumps({**asdict(plan), "ready_fd": ready_write}).encode())
+        with os.fdopen(ready, "rb") as pipe:
+            line = pipe.readline()
+        answer = json.loads(line) if line else {}
+        if "address" not in answer:
+            process.wait()
+            log.seek(0)
+            words = log.read()[-2000:].decode(errors="replace") if not answer else ""
+            raise RuntimeError(answer.get("error") or f"the keeper ended: {words}")
     return process, answer
 
 

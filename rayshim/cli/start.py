@@ -205,13 +205,10 @@ def start(**options: Any) -> None:
         signal.signal(signal.SIGTERM, end)
         signal.signal(signal.SIGINT, end)
         plan.lifeline_fd, lifeline = os.pipe()
-    log = root / f"keeper-{os.getpid()}.log"
     try:
-        process, facts = keeper.launch(plan, log)
+        process, facts = keeper.launch(plan, root)
     except RuntimeError as error:
         _fail(_explained(str(error), plan))
-    finally:
-        log.unlink(missing_ok=True)
     _tell(options, facts, plan)
     if options["block"]:
         assert lifeline >= 0

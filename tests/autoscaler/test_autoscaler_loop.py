@@ -10,8 +10,8 @@ from rayshim.autoscaler.loop import (
     BACK_OFF_S,
     DRAIN_ANSWER_S,
     GONE_S,
-    SETTLE_S,
     HOLD_S,
+    SETTLE_S,
     Autoscaler,
 )
 from rayshim.autoscaler.provider import ProvidedNode
