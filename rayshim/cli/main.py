@@ -33,6 +33,7 @@ _COMMANDS = {
     "global-gc": "rayshim.cli.global_gc:global_gc",
     "health-check": "rayshim.cli.health_check:health_check",
     "job": "rayshim.cli.job:job",
+    "k8s": "rayshim.cli.k8s:k8s",
     "kill-actor": "rayshim.cli.kill_actor:kill_actor",
     "kill-random-node": "rayshim.cli.kill_random_node:kill_random_node",
     "list": "rayshim.cli.list:list_",

@@ -40,6 +40,9 @@ TECHNOLOGY: dict[str, frozenset[str]] = {
 CORE = frozenset({"click", "cloudpickle", "msgspec", "psutil", "rich"})
 #: Modules that only the dashboard's process loads, which is made of this.
 WEB = frozenset({"rayshim.dashboard", "rayshim.jobs.rest"})
+#: What `rayshim[k8s]` installs, and what its test cluster is made of besides.
+KUBERNETES = frozenset({"kubernetes", "urllib3", "yaml"})
+LOCALKUBE = frozenset({"jsonpatch", "jsonschema", "starlette", "uvicorn"})
 LIBRARIES = frozenset(f"rayshim.{name}" for name in ("data", "train", "tune", "serve"))
 
 
@@ -109,12 +112,31 @@ def test_optional_packages_are_imported_where_they_are_needed(name: str) -> None
         allowed |= {"starlette"}
     if is_below(name, {"rayshim.util.dask"}):
         allowed |= TECHNOLOGY["dask"]
+    if is_below(name, {"rayshim.k8s"}):
+        allowed |= KUBERNETES
+    if is_below(name, {"rayshim.k8s.testing"}):
+        allowed |= LOCALKUBE
     found = [
         item
         for item in imports(name)
         if item.at_import_time and not is_below(item.name, allowed)
     ]
     complain(name, found, "import it inside the function that uses it")
+
+
+@pytest.mark.parametrize("name", below("rayshim.k8s"))
+def test_the_platform_stands_on_the_planner_and_the_autoscaler(name: str) -> None:
+    hidden = {"rayshim._core", "rayshim.dashboard", "rayshim.jobs", "rayshim.util"}
+    found = [item for item in imports(name) if is_below(item.name, hidden)]
+    complain(
+        name, found, "k8s/ knows the cluster by its control service, as any client"
+    )
+
+
+@pytest.mark.parametrize("name", below("rayshim.lineage", "rayshim.adapters"))
+def test_nothing_below_knows_of_kubernetes(name: str) -> None:
+    found = [i for i in imports(name) if is_below(i.name, KUBERNETES | {"rayshim.k8s"})]
+    complain(name, found, "Kubernetes belongs to k8s/")
 
 
 @pytest.mark.parametrize("name", below(*LIBRARIES))

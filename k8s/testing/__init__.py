@@ -1,0 +1,1 @@
+"""Kubernetes without Kubernetes, for tests and for trying things out."""

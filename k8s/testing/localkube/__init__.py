@@ -1,0 +1,1 @@
+"""A small Kubernetes in processes of this machine; see docs/localkube.md."""
