@@ -234,6 +234,8 @@ class ServeLevel:
     zones: int
     #: Replicas on one worker.
     replicas_per_worker: int = 1
+    #: From this ``scale`` on, serving has an EKS cluster and a head of its own.
+    own_cluster_from_scale: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,28 @@ class TrainLevel:
     workers: int
     window_h: float
     runs_per_month: float
+    #: Share of the window that an undisturbed run may take; the rest is for late data,
+    #: machines that do not come, and what a crash makes it do again.
+    window_share: float = 0.55
+
+
+@dataclass(frozen=True, slots=True)
+class IngestLevel:
+    """The group that reads the files while the training group learns from them."""
+
+    group: str
+    #: That one worker reads, decodes and hands on, megabytes (10**6) of file a second.
+    mb_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Halving:
+    """A way to stop bad configurations early (successive halving)."""
+
+    #: One configuration of so many goes on at each step.
+    reduction_factor: int
+    #: Each configuration gets at least one such part of a whole run (9: a ninth).
+    grace_divisor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +284,12 @@ class TuneLevel:
     configurations: int
     #: GPU hours of one configuration that runs to its end.
     gpu_hours_each: float
-    #: GPU hours of one search with successive halving, lower and upper estimate.
-    halving_gpu_hours: tuple[float, float]
+    #: GPU hours that one search may use; between what ``halving`` gives and a whole
+    #: search.
+    budget_gpu_hours: float
     runs_per_month: float
+    #: The ways that are compared.
+    halving: tuple[Halving, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +299,18 @@ class DrillLimits:
     train_worker_s: float = 600.0
     serve_replica_s: float = 120.0
     head_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What costs money beside machines; 0: not counted. US dollars."""
+
+    #: EKS control plane of one cluster for an hour.
+    control_plane: float = 0.0
+    #: One gigabyte (10**9 bytes) in a bucket for a month.
+    storage_gb_month: float = 0.0
+    #: One gigabyte from one region to another.
+    transfer_gb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +334,9 @@ class Platform:
     residency: Residency | None = None
     serve: ServeLevel | None = None
     train: TrainLevel | None = None
+    ingest: IngestLevel | None = None
     tune: TuneLevel | None = None
+    prices: Prices = field(default_factory=Prices)
     drill: DrillLimits = field(default_factory=DrillLimits)
     #: Host name of the Ingress of the serving group; empty: none.
     serve_host: str = ""
@@ -308,6 +349,9 @@ class Platform:
     scale: float = 1.0
     #: The file that it came from.
     source: str = "platform.yaml"
+    #: Platforms on EKS clusters of their own that belong to this one (serving, from
+    #: ``own_cluster_from_scale`` on). Each is rendered and costed beside it.
+    others: tuple[Platform, ...] = ()
 
     def group(self, name: str) -> Group:
         """The group of a name.
