@@ -71,3 +71,18 @@ def autoscaler(platform: str) -> str:
 def head_host(platform: str, namespace: str) -> str:
     """Host name of the head's Service inside the Kubernetes cluster."""
     return f"{scheduler(platform)}.{namespace}.svc.cluster.local"
+
+
+def service_account(platform: str) -> str:
+    """Name of the ServiceAccount of the head and the workers; its role reads S3."""
+    return f"{platform}-node"
+
+
+def token_secret(platform: str) -> str:
+    """Name of the Secret whose key ``token`` is the cluster's token."""
+    return f"{platform}-token"
+
+
+def labels(platform: str) -> dict[str, str]:
+    """Labels of every object that is made here."""
+    return {MANAGED_BY: RAYSHIM, PLATFORM: platform}
