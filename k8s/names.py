@@ -23,6 +23,9 @@ WORKER: Final = "rayshim.io/worker"
 #: Annotations of a worker's Deployment: since when it drains (Unix time), and why.
 DRAINING_SINCE: Final = "rayshim.io/draining-since"
 DRAIN_REASON: Final = "rayshim.io/drain-reason"
+#: Annotation beside them: hex id of the node that was to leave; a worker whose process
+#: started anew is another node.
+DRAINING_NODE: Final = "rayshim.io/draining-node"
 #: Annotation of a Deployment that has been in the cluster: when that was first seen.
 JOINED: Final = "rayshim.io/joined"
 

@@ -45,7 +45,10 @@ class Worker:
     #: Since when it drains, as annotated; None: it does not.
     draining_since_s: float | None = None
     drain_reason: str = ""
+    #: Hex id of the node that was asked to leave.
+    draining_node: str = ""
     is_deleting: bool = False
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,12 @@ class ObservedGroup:
     gang: str = ""
     created_s: float = 0.0
     is_deleting: bool = False
+    #: The ``replicas`` that the operator has last finished with, as it notes itself;
+    #: None: it has not, or does not say.
+    handled: int | None = None
+    uid: str = ""
+    #: Of a gang: hex id of its placement group.
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,25 @@ class Observed:
     time_s: float
     groups: tuple[ObservedGroup, ...] = ()
     workers: tuple[Worker, ...] = ()
+    #: Name of a queue (ClusterQueue) -> flavor or resource -> (used, quota), where known.
+    quotas: Mapping[str, Mapping[str, tuple[float, float]]] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What only somebody who has watched for a while knows.
+
+    An autoscaler that has just begun knows nothing of it, and then waits longer.
+    """
+
+    #: Worker -> until when it is not drained, since it refused.
+    held: Mapping[str, float] = field(default_factory=dict)
+    #: Worker that had joined -> since when no node has its name.
+    absent: Mapping[str, float] = field(default_factory=dict)
+    #: Worker group -> since when ``replicas`` is larger than what is there.
+    owed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +106,17 @@ class DrainWorker:
     node_id: str
     group: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepWorker:
+    """Take the annotations of a drain back: it was refused, or is needed again."""
+
+    worker: str
+    group: str
+    reason: str
+    #: Its node said no: it is left alone for a while.
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +168,9 @@ class SetReplicas:
 class Decisions:
     """One turn's, in the order in which they are carried out."""
 
+    #: Workers that are seen in the cluster for the first time, to be annotated.
+    joined: tuple[str, ...] = ()
+    keep: tuple[KeepWorker, ...] = ()
     delete: tuple[DeleteWorker, ...] = ()
     end_gangs: tuple[EndGang, ...] = ()
     drain: tuple[DrainWorker, ...] = ()
