@@ -349,6 +349,8 @@ class Platform:
     scale: float = 1.0
     #: The file that it came from.
     source: str = "platform.yaml"
+    #: The file as one YAML text, with what it extends: what the autoscaler's pod reads.
+    text: str = field(default="", repr=False, compare=False)
     #: Platforms on EKS clusters of their own that belong to this one (serving, from
     #: ``own_cluster_from_scale`` on). Each is rendered and costed beside it.
     others: tuple[Platform, ...] = ()

@@ -13,12 +13,17 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 RAYSHIM: Final = "rayshim"
 #: Label: name of the platform (of the DaskCluster).
 PLATFORM: Final = "rayshim.io/platform"
-#: Label of worker groups, Deployments and pods: name of the group in platform.yaml.
+#: Label of worker groups, Deployments, pods, and the machines that are kept for them
+#: (which are tainted with it, too): name of the group in platform.yaml.
 GROUP: Final = "rayshim.io/group"
 #: Label of those of a gang: its id.
 GANG: Final = "rayshim.io/gang"
 #: Label of a rayshim node: the name of its Deployment, which is the Dask worker's name.
 WORKER: Final = "rayshim.io/worker"
+#: Label of pods that may connect to the platform as drivers: "true".
+CLIENT: Final = "rayshim.io/client"
+#: ``GROUP`` of the head's pod and machine.
+HEAD: Final = "head"
 
 #: Annotations of a worker's Deployment: since when it drains (Unix time), and why.
 DRAINING_SINCE: Final = "rayshim.io/draining-since"
