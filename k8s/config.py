@@ -50,6 +50,8 @@ class HeadState:
     secret: str = ""
     #: For "external": the host's name, for residency checks and NetworkPolicies.
     endpoint: str = ""
+    #: Region of that host, if its name does not say it.
+    region: str = ""
     #: For "valkey" and "volume".
     storage_gib: float = 10.0
     storage_class: str = "gp3"
@@ -62,7 +64,7 @@ class Head:
 
     cpus: float = 2.0
     memory_gib: float = 8.0
-    instance: str = "m7i.large"
+    instance: str = "m7i.xlarge"
     #: Of its instance for an hour.
     price: float = 0.0
     state: HeadState = field(default_factory=HeadState)
@@ -288,6 +290,9 @@ class TuneLevel:
     #: search.
     budget_gpu_hours: float
     runs_per_month: float
+    #: Whether a search begins on the machines of a training run before they go, and so
+    #: waits for no cold start of its own.
+    after_training: bool = False
     #: The ways that are compared.
     halving: tuple[Halving, ...] = ()
 
