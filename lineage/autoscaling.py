@@ -7,6 +7,8 @@ seen in what runs, starts and drains. It goes by this order:
 2. ``min_nodes`` are there.
 3. What ``request_resources`` asks for would fit if nobody held anything.
 4. Placement groups, the oldest first: whole, as their strategy says, or not at all.
+   One that needs new nodes of a group with ``is_apart`` gets all its nodes new and for
+   itself.
 5. Single requests, large ones first. What needs no GPU goes to groups without.
 6. ``warm_nodes`` stand idle beside the nodes that are in use.
 7. What nothing needs for ``idle_timeout_s`` goes, down to ``min_nodes`` and
@@ -28,7 +30,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from rayshim.lineage import unmet
 from rayshim.lineage.demand import Demand, GangDemand, ShapeDemand
 from rayshim.lineage.demand_order import by_age, by_size, requested_shapes
-from rayshim.lineage.node_groups import Drain, Launching, NodeGroup, Plan, Unmet
+from rayshim.lineage.node_groups import (
+    Apart,
+    Drain,
+    Launching,
+    NodeGroup,
+    Plan,
+    Unmet,
+)
 from rayshim.lineage.node_slots import Slot, SlotState
 from rayshim.lineage.node_supply import Shape, survey
 from rayshim.lineage.resources import GPU, Units, to_units
@@ -106,6 +115,7 @@ class _Planner:
         self._waiting: list[Unmet] = []
         self._drain: list[Drain] = []
         self._cancel: list[Launching] = []
+        self._apart: list[Apart] = []
 
     # What must be there.
 
@@ -182,12 +192,15 @@ class _Planner:
         before = {name: supply.room[name] for name in self._groups}
         placed = supply.place_gang(gang)
         if placed is not None:
-            self._supply = placed
             started = {
                 name: count - placed.room[name]
                 for name, count in before.items()
                 if count > placed.room[name]
             }
+            if any(self._groups[name].is_apart for name in started):
+                self._place_apart(gang, started)
+                return
+            self._supply = placed
             if started:
                 self._waiting.append(unmet.gang_starts(gang, started))
             return
@@ -200,6 +213,39 @@ class _Planner:
             self._waiting.append(unmet.gang_limited(gang, list(self._groups.values())))
         else:
             self._infeasible.append(unmet.gang_no_fit(gang, supply.shapes, empty.slots))
+
+    def _place_apart(self, gang: GangDemand, liked: Collection[str]) -> None:
+        """Nodes that a placement group has for itself, best of a group it likes."""
+        supply = self._supply
+        apart = [name for name, group in self._groups.items() if group.is_apart]
+        for name in sorted(apart, key=lambda name: name not in liked):
+            found = supply.place_apart(gang, name)
+            if found is not None:
+                self._supply, count = found
+                self._apart.append(Apart(gang.group_id, name, count))
+                self._waiting.append(unmet.gang_starts(gang, {name: count}))
+                return
+        others = supply.trial()
+        others.room |= dict.fromkeys(apart, 0)
+        placed = others.place_gang(gang)
+        if placed is not None:
+            started = {
+                name: supply.room[name] - room
+                for name, room in placed.room.items()
+                if name not in apart and room < supply.room[name]
+            }
+            placed.room |= {name: supply.room[name] for name in apart}
+            self._supply = placed
+            self._waiting.append(unmet.gang_starts(gang, started))
+            return
+        whole = supply.trial()
+        whole.room = {name: group.max_nodes for name, group in self._groups.items()}
+        able = [name for name in apart if whole.place_apart(gang, name) is not None]
+        if able:
+            groups = [self._groups[name] for name in able]
+            self._waiting.append(unmet.gang_limited(gang, groups))
+        else:
+            self._infeasible.append(unmet.gang_divided(gang, list(liked)))
 
     def place_lease(self, shape: ShapeDemand) -> None:
         """Rule 5."""
@@ -295,7 +341,7 @@ class _Planner:
                 if slot.launching is not None
                 and self._now - slot.launching.started_s >= group.idle_timeout_s
             ]
-            coming.sort(key=lambda one: -one.started_s)
+            coming.sort(key=lambda one: (one.progress, -one.started_s))
             self._cancel += coming[: max(extra, 0)]
             self._drain += self._drains(group)
 
@@ -343,6 +389,8 @@ class _Planner:
         """The plan."""
         supply = self._supply
         launch = {name: supply.opened(name) for name in self._groups}
+        for one in self._apart:
+            launch[one.group] -= one.count
         undrain = [
             slot.node_id
             for slot in supply.slots
@@ -351,6 +399,7 @@ class _Planner:
         ]
         return Plan(
             launch={name: count for name, count in launch.items() if count},
+            apart=tuple(self._apart),
             drain=tuple(self._drain),
             undrain=tuple(undrain),
             cancel=tuple(self._cancel),

@@ -41,6 +41,9 @@ class NodeGroup:
     cold_start_s: float = 60.0
     #: Of one node for an hour; None: unknown. Only compared with other groups'.
     price: float | None = None
+    #: A placement group that needs new nodes of it gets nodes for itself, as many as
+    #: it needs if all are empty: whoever starts nodes starts these together.
+    is_apart: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_nodes <= self.max_nodes:
@@ -81,6 +84,19 @@ class Launching:
     started_s: float
     #: Its hex id if that is known; it counts no more once the demand names the node.
     node_id: str = ""
+    #: How far it has come; what has come less far is cancelled first.
+    progress: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Nodes to be started together for one placement group."""
+
+    #: Hex id of the placement group.
+    group_id: str
+    #: Name of the node group, one with ``is_apart``.
+    group: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,8 @@ class Plan:
 
     #: Name of a group -> nodes to start, > 0.
     launch: Mapping[str, int] = field(default_factory=dict)
+    #: Nodes to start beside those, each for one placement group.
+    apart: tuple[Apart, ...] = ()
     drain: tuple[Drain, ...] = ()
     #: Hex ids of nodes whose drain is to be given up.
     undrain: tuple[str, ...] = ()

@@ -94,6 +94,12 @@ class Slot:
             for name, amount in facts.total.items()
         )
 
+    def close(self) -> None:
+        """Everything that it has is spoken for."""
+        self.free = dict.fromkeys(self.total, 0)
+        self.gpus = [0] * len(self.gpus)
+        self.is_used = True
+
     def copy(self, *, is_empty: bool = False) -> Slot:
         """One that is changed apart; ``is_empty``: as if nobody held anything."""
         twin = Slot(

@@ -136,6 +136,22 @@ class Supply:
                 return placed
         return None
 
+    def place_apart(self, gang: GangDemand, name: str) -> tuple[Supply, int] | None:
+        """The supply with new nodes of one group that only a placement group uses.
+
+        Returns:
+            The supply, and how many nodes these are; None: the group has no room for
+            all of them, or they could not hold it.
+        """
+        shapes = {name: self.shapes[name]}
+        placed = Supply(shapes, [], {name: self.room[name]}).place_gang(gang)
+        if placed is None:
+            return None
+        trial, count = self.trial(), len(placed.slots)
+        for _ in range(count):
+            trial.open(name).close()
+        return trial, count
+
     def _values(self, label: str) -> list[str]:
         """All values of a label, those of nodes that are there first."""
         labels = [slot.labels for slot in self.slots]

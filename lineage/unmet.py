@@ -82,6 +82,15 @@ def gang_limited(gang: GangDemand, groups: Sequence[NodeGroup]) -> Unmet:
     return _of(gang, text)
 
 
+def gang_divided(gang: GangDemand, names: Sequence[str]) -> Unmet:
+    """A placement group that no single group could hold, though one has to."""
+    text = (
+        f"its {len(gang.bundles)} bundles need nodes of {' and '.join(names)}, and are "
+        "started together only in one group; make it smaller, or make two of it"
+    )
+    return _of(gang, text)
+
+
 def gang_no_fit(
     gang: GangDemand, shapes: Mapping[str, Shape], slots: Sequence[Slot]
 ) -> Unmet:
