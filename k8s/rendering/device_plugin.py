@@ -14,7 +14,7 @@ from rayshim.k8s.rendering import machines
 from rayshim.k8s.rendering.values_file import Chart, values_text
 
 CHART: Final = Chart(
-    "nvidia-device-plugin", "nvdp/nvidia-device-plugin", "0.17.4", "kube-system"
+    "nvidia-device-plugin", "nvdp/nvidia-device-plugin", "0.17.1", "kube-system"
 )
 
 

@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 CHART: Final = Chart(
-    "kueue", "oci://registry.k8s.io/kueue/charts/kueue", "0.15.2", "kueue-system"
+    "kueue", "oci://registry.k8s.io/kueue/charts/kueue", "0.16.1", "kueue-system"
 )
 
 
