@@ -1,9 +1,9 @@
 """The EKS cluster as eksctl makes it, in two variants.
 
 ``eksctl/cluster.yaml`` has a small group of machines for the system, and Karpenter
-starts the rest; ``eksctl/cluster-managed-nodegroups.yaml`` has a managed node group for
-the head and for each group instead, which cluster-autoscaler grows. rayshim itself never
-makes or deletes a cluster.
+starts the rest; ``eksctl/cluster-managed-nodegroups.yaml`` has a managed node group
+for the head and for each group instead, which cluster-autoscaler grows. rayshim never
+makes or deletes a cluster itself.
 Source: the JSON schema of eksctl, ``eksctl utils schema`` (eksctl.io/v1alpha5).
 """
 

@@ -37,6 +37,11 @@ def values(platform: Platform) -> dict[str, Any]:
             "pullPolicy": "IfNotPresent",
         },
         "rbac": {"create": True, "cluster": False},
+        # The namespace takes "restricted" pods only, and the chart leaves this out.
+        "podSecurityContext": {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         # Standalone: another operator is no reason to pause, and the CRD by which
         # they would find each other is not needed.
         "kopfArgs": [f"--namespace={platform.namespace}", "--standalone"],
