@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +12,9 @@ from rayshim.adapters.wire import address as addresses
 from rayshim.adapters.wire import auth
 from rayshim.adapters.wire import messages as m
 from rayshim.adapters.wire.codec import DECODER, ENCODER
+
+if TYPE_CHECKING:
+    from rayshim.adapters.wire.tls import Credentials
 
 #: Seconds that connecting, and each answer, may take.
 LIMIT_S = 10.0
@@ -24,16 +27,23 @@ class OneShot:
         address: of the control service (``tcp:...`` or ``unix:...``).
         token: the cluster's.
         limit_s: seconds for connecting and for each answer.
+        credentials: for TLS; None: those of this process's environment, if any.
 
     Raises:
         ConnectionError: nobody answers, or not with this token.
     """
 
-    def __init__(self, address: str, token: bytes, limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: bytes,
+        limit_s: float = LIMIT_S,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._address = address
         self._count = 0
         try:
-            self._sock = _connect(address, limit_s)
+            self._sock = _connect(address, limit_s, credentials)
         except OSError as error:
             raise ConnectionError(f"no cluster answers at {address}: {error}") from None
         try:
@@ -90,14 +100,16 @@ class OneShot:
         return data
 
 
-def _connect(address: str, limit_s: float) -> socket.socket:
+def _connect(
+    address: str, limit_s: float, credentials: Credentials | None
+) -> socket.socket:
     path = addresses.socket_path(address, "", "")
     if not path:
         host, port = addresses.parse_tcp(address)[:2]
         plain = socket.create_connection((host, port), limit_s)
         from rayshim.adapters.wire import tls
 
-        credentials = tls.of_environment()
+        credentials = credentials or tls.of_environment()
         return plain if credentials is None else tls.connect(plain, credentials)
     sock = socket.socket(socket.AF_UNIX)
     try:

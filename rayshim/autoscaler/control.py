@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from rayshim.adapters.wire.address import make, place_of
 from rayshim.adapters.wire.oneshot import OneShot
+from rayshim.adapters.wire.tls import Credentials
 from rayshim.lineage.demand import Demand
 
 _Value = TypeVar("_Value")
@@ -30,17 +33,61 @@ class Control(Protocol):
         """Tells what will not be, so that drivers and ``explain`` can say so."""
 
 
+def head_address(host: str, port: int) -> str:
+    """The address of a head (``tcp:...``) of which a host and a port are known.
+
+    Args:
+        host: name, or IP address; a name is looked up at each connection.
+        port: of the head (``rayshim start --head --port``).
+
+    Example:
+        >>> head_address("demo-scheduler.ray.svc", 6379)
+        'tcp:demo-scheduler.ray.svc:6379/head/head'
+    """
+    return make(host, port, "head", "head")
+
+
+def read_token(path: Path) -> bytes:
+    """The token of a cluster in a file, such as a mounted Secret.
+
+    Raises:
+        ValueError: it cannot be read, or holds none.
+    """
+    from rayshim._core.clusters import read_token as read
+
+    return read(path)
+
+
 class HeadControl:
     """The head of a cluster, asked over its channel.
 
     Args:
-        address: of the head (``tcp:...``).
+        address: of the head (``tcp:...``); the name of its host is looked up at each
+            connection, since a head that was restarted may be elsewhere.
         token: the cluster's.
+        tls: for TLS; None: what this process's environment says.
+        limit_s: seconds for one answer.
+
+    Raises:
+        ValueError: the files for TLS cannot be used.
+
+    Thread safety: one thread at a time.
     """
 
-    def __init__(self, address: str, token: bytes) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: bytes,
+        *,
+        tls: Credentials | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        if tls is not None:
+            tls.check()
         self._address = address
         self._token = token
+        self._tls = tls
+        self._limit_s = limit_s
         self._link: OneShot | None = None
 
     def demand(self) -> Demand:
@@ -82,7 +129,14 @@ class HeadControl:
 
     def _try(self, ask: Callable[[OneShot], _Value]) -> _Value:
         if self._link is None:
-            self._link = OneShot(self._address, self._token, LIMIT_S)
+            try:
+                self._link = OneShot(
+                    self._address, self._token, self._limit_s, self._tls
+                )
+            except ConnectionError as error:
+                raise ConnectionError(
+                    f"the head at {place_of(self._address)} does not answer: {error}"
+                ) from error
         try:
             return ask(self._link)
         except OSError as error:
@@ -90,5 +144,5 @@ class HeadControl:
             if isinstance(error, ConnectionError):
                 raise
             raise ConnectionError(
-                f"the head at {self._address} did not answer: {error}"
+                f"the head at {place_of(self._address)} does not answer: {error}"
             ) from error
