@@ -7,7 +7,7 @@ are left out, since custom resources have none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -320,6 +320,7 @@ class Kube:
         *,
         resource_version: str = "",
         limit_s: int = 60,
+        on_open: Callable[[Callable[[], None]], None] | None = None,
     ) -> Iterator[tuple[str, Object]]:
         """What happens to objects: (type, object).
 
@@ -330,6 +331,7 @@ class Kube:
             labels: as for :meth:`list`.
             resource_version: of a list, to hear of everything since.
             limit_s: seconds after which the server ends the watch.
+            on_open: is given a function that ends it from any other thread.
         """
         query = {"watch": "true", "timeoutSeconds": str(limit_s)}
         if labels:
@@ -341,6 +343,8 @@ class Kube:
         response = self._send(
             "GET", path, doing, query=query, timeout_s=limit_s + TIMEOUT_S, stream=True
         )
+        if on_open is not None:
+            on_open(response.shutdown)
         rest = b""
         try:
             for chunk in response.stream(amt=None, decode_content=False):

@@ -65,9 +65,12 @@ class ObservedGroup:
     #: The ``replicas`` that the operator has last finished with, as it notes itself;
     #: None: it has not, or does not say.
     handled: int | None = None
+    #: The ``replicas`` that the autoscaler wrote last; None: never yet.
+    written: int | None = None
     uid: str = ""
-    #: Of a gang: hex id of its placement group.
+    #: Of a gang: hex id of its placement group, and the number of its workers.
     subject: str = ""
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
