@@ -1,36 +1,56 @@
 """A platform as files and as the objects that ``up`` applies. Pure.
 
-The files are laid out as below ``k8s/deploy``: ``base/`` (what runs in the namespace,
-:mod:`rayshim.k8s.rendering.base` and its neighbours), and the folders of
-:data:`MODULES`. Each of these modules has ``files(platform) -> {path: text or objects}``,
-or ``objects(platform) -> [object]``, which then is ``<module>/<module>.yaml``.
+The files are laid out as below ``k8s/deploy``: ``base/`` (what runs in the namespace),
+and the folders of the modules in :data:`BEFORE` and :data:`AFTER`, each of which has
+``files(platform) -> {path: text or objects}``.
 
-``python -m rayshim.k8s.render --write`` renews the committed copies of
-``k8s/deploy/platform.yaml``, whichever module they come from; without ``--write`` it
-lists those that differ and exits with 1.
+:mod:`rayshim.k8s.golden` keeps the copies that are committed.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from rayshim.k8s.api import KINDS
 from rayshim.k8s.config import Platform
+from rayshim.k8s.rendering import (
+    autoscaler_objects,
+    base,
+    device_plugin,
+    disruption,
+    eksctl,
+    head,
+    iam,
+    karpenter,
+    kueue,
+    network,
+    operator_values,
+    rbac,
+    secrets,
+    serving,
+    state,
+    tls,
+    workers,
+)
 from rayshim.k8s.serializing import to_yaml
 
 Object = dict[str, Any]
+Files = Mapping[str, str | Sequence[Object]]
 
-#: Modules of ``rendering/`` with files of their own beside ``base/``. Objects of those in
-#: the first row are applied before what is in the namespace, of the second after it.
-BEFORE: Final = ("eksctl", "karpenter", "device_plugin", "kueue", "operator_values")
-AFTER: Final = ("monitoring", "iam")
-MODULES: Final = BEFORE + AFTER
+#: Modules whose objects ``up`` applies before those in the namespace (machines and
+#: queues), and modules that are files for other tools (eksctl, helm, aws).
+BEFORE: Final[tuple[Callable[[Platform], Files], ...]] = (
+    karpenter.files,
+    kueue.files,
+)
+FOR_OTHERS: Final[tuple[Callable[[Platform], Files], ...]] = (
+    eksctl.files,
+    device_plugin.files,
+    operator_values.files,
+    iam.files,
+)
 
 HEADER: Final = (
     "# Made from {source} by `rayshim k8s render`; change that file, not this one.\n"
@@ -47,13 +67,13 @@ class Rendered:
     #: be applied as :func:`for_update` says.
     objects: tuple[Object, ...]
     #: Secrets that ``up`` makes once and never changes, without what is in them:
-    #: :func:`rayshim.k8s.rendering.secrets.filled` fills one.
+    #: :func:`rayshim.k8s.rendering.secrets.filled` fills one. Not among ``objects``.
     secrets: tuple[Object, ...] = ()
     #: File that it came from.
     source: str = "platform.yaml"
 
     def texts(self) -> dict[str, str]:
-        """Path -> bytes of the file, as text."""
+        """Path -> what is to be in the file."""
         header = HEADER.format(source=self.source)
         return {
             path: content if isinstance(content, str) else header + to_yaml(content)
@@ -64,12 +84,70 @@ class Rendered:
 def render(platform: Platform) -> Rendered:
     """Everything that follows from a platform file.
 
-    The same platform gives the same bytes in every process.
+    The same platform gives the same bytes in every process. What ``others`` has is in
+    folders of their names, and is applied to their own clusters.
 
     Raises:
-        ConfigError: a value does not fit what the pods can be told.
+        ConfigError: a value is none that the pods can be told.
     """
-    raise NotImplementedError
+    before = _gathered(BEFORE, platform)
+    in_namespace = _base(platform)
+    secret = tuple(secrets.secrets(platform))
+    files: dict[str, tuple[Object, ...] | str] = {}
+    files |= _gathered(FOR_OTHERS, platform)
+    files |= before
+    files |= in_namespace
+    if secret:
+        files["base/secrets.yaml"] = secret
+    for other in platform.others:
+        for path, content in render(other).files.items():
+            files[f"{other.name}/{path}"] = content
+    applied = [
+        made
+        for content in (*before.values(), *in_namespace.values())
+        if not isinstance(content, str)
+        for made in content
+    ]
+    return Rendered(
+        {path: files[path] for path in sorted(files)},
+        _in_order(applied),
+        secret,
+        platform.source,
+    )
+
+
+def _base(platform: Platform) -> dict[str, tuple[Object, ...] | str]:
+    """Path -> what is in the namespace, in the order in which it is applied."""
+    found: dict[str, list[Object]] = {
+        "namespace": [base.namespace(platform)],
+        "service-accounts": base.service_accounts(platform),
+        "rbac": rbac.objects(platform),
+        "network-policies": network.objects(platform),
+        "tls": tls.objects(platform),
+        "disruption-budgets": disruption.objects(platform),
+        "head-state": state.objects(platform),
+        "dask-cluster": [head.dask_cluster(platform)],
+        "worker-groups": workers.worker_groups(platform),
+        "serve": serving.objects(platform),
+        "autoscaler": autoscaler_objects.objects(platform),
+    }
+    return {f"base/{name}.yaml": tuple(made) for name, made in found.items() if made}
+
+
+def _gathered(
+    makers: Sequence[Callable[[Platform], Files]], platform: Platform
+) -> dict[str, tuple[Object, ...] | str]:
+    found: dict[str, tuple[Object, ...] | str] = {}
+    for make in makers:
+        for path, content in make(platform).items():
+            found[path] = content if isinstance(content, str) else tuple(content)
+    return found
+
+
+def _in_order(objects: Sequence[Object]) -> tuple[Object, ...]:
+    """The namespace first: LocalQueues are in it."""
+    first = [one for one in objects if one["kind"] == "Namespace"]
+    return (*first, *(one for one in objects if one["kind"] != "Namespace"))
 
 
 def for_update(made: Object) -> Object:

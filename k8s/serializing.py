@@ -63,7 +63,7 @@ def from_yaml(text: str) -> list[Object]:
 
 
 def plain(value: Any) -> Any:
-    """Maps and sequences of any class as dicts and lists, so that all can be written."""
+    """Maps and sequences of any class as dicts and lists, which YAML can write."""
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

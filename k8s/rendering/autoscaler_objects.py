@@ -1,0 +1,131 @@
+"""The autoscaler's Deployment and the ConfigMap with the platform file."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from rayshim.k8s import names
+from rayshim.k8s.config import ConfigError, Platform
+from rayshim.k8s.rendering import base, pods
+
+Object = dict[str, Any]
+
+CONFIG_PATH: Final = "/etc/rayshim/platform.yaml"
+#: Annotation that starts new pods when the file has changed.
+CONFIG_HASH: Final = "rayshim.io/config-hash"
+#: One works, the other takes over when it is gone (leader election).
+REPLICAS: Final = 2
+
+
+def config_map_name(platform: Platform) -> str:
+    """Name of the ConfigMap with the platform file."""
+    return f"{platform.name}-platform"
+
+
+def objects(platform: Platform) -> list[Object]:
+    """ConfigMap and Deployment.
+
+    Raises:
+        ConfigError: the platform was not read from a file.
+    """
+    if not platform.text:
+        raise ConfigError(
+            "text",
+            "the autoscaler's pod needs the file itself; read it with load_platform()",
+            platform.source,
+        )
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(platform, config_map_name(platform), "autoscaler"),
+        "data": {"platform.yaml": platform.text},
+    }
+    return [config, _deployment(platform)]
+
+
+def _deployment(platform: Platform) -> Object:
+    name = names.autoscaler(platform.name)
+    selector, tolerations = base.placement(platform, names.HEAD)
+    volumes, mounts = pods.secret_volumes(platform)
+    volumes = [
+        {"name": "platform", "configMap": {"name": config_map_name(platform)}},
+        {"name": "tmp", "emptyDir": {}},
+        *volumes,
+    ]
+    mounts = [
+        {
+            "name": "platform",
+            "mountPath": CONFIG_PATH,
+            # A folder of a ConfigMap leaves no room for those of the Secrets in it.
+            "subPath": "platform.yaml",
+            "readOnly": True,
+        },
+        {"name": "tmp", "mountPath": "/tmp"},
+        *mounts,
+    ]
+    args = ["k8s", "autoscaler", f"--config={CONFIG_PATH}"]
+    if platform.scale != 1:
+        args.append(f"--scale={platform.scale:g}")
+    env: list[Object] = [
+        {
+            "name": "POD_NAME",
+            "valueFrom": {
+                "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}
+            },
+        },
+        {"name": "HOME", "value": "/tmp"},
+    ]
+    if platform.runtime == "rayshim":
+        env += pods.rayshim_env(platform)
+    container = {
+        "name": "autoscaler",
+        "image": platform.images.cpu,
+        "command": ["rayshim"],
+        "args": args,
+        "env": env,
+        "ports": pods.ports({"metrics": pods.NODE_PORTS["metrics"]}),
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "securityContext": base.container_security(),
+        "volumeMounts": mounts,
+    }
+    labels = base.labels(platform, "autoscaler")
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels},
+    }
+    pod: Object = {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "securityContext": base.pod_security(),
+        "terminationGracePeriodSeconds": 30,
+        "tolerations": tolerations,
+        "topologySpreadConstraints": [spread],
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if selector:
+        pod["nodeSelector"] = selector
+    digest = hashlib.sha256(platform.text.encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": base.metadata(platform, name, "autoscaler"),
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {
+                    "labels": {**labels, names.CLIENT: "true"},
+                    "annotations": {CONFIG_HASH: digest},
+                },
+                "spec": pod,
+            },
+        },
+    }
