@@ -1,9 +1,9 @@
 """Gangs: placement groups whose pods Kueue admits together or not at all.
 
 A gang is a DaskWorkerGroup of its own, as large as its placement group needs, whose
-pods are one of Kueue's *pod groups*. Its size never changes, since Kueue counts the pods
-of a group once (https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods): a lost pod is made
-again by its Deployment and takes the lost one's place (``pod-group-serving``).
+pods are one of Kueue's *pod groups*. Its size never changes, since Kueue counts the
+pods of a group once (https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods): a lost pod
+is made again by its Deployment and takes the lost one's place.
 No other module knows of pod groups.
 """
 
