@@ -1,8 +1,8 @@
 """A platform as files and as the objects that ``up`` applies. Pure.
 
 The files are laid out as below ``k8s/deploy``: ``base/`` (what runs in the namespace),
-and the folders of the modules in :data:`BEFORE` and :data:`AFTER`, each of which has
-``files(platform) -> {path: text or objects}``.
+and the folders of the modules in :data:`BEFORE`, :data:`AFTER` and :data:`FOR_OTHERS`,
+each of which has ``files(platform) -> {path: text or objects}``.
 
 :mod:`rayshim.k8s.golden` keeps the copies that are committed.
 """
@@ -25,6 +25,7 @@ from rayshim.k8s.rendering import (
     iam,
     karpenter,
     kueue,
+    monitoring,
     network,
     operator_values,
     rbac,
@@ -40,11 +41,13 @@ Object = dict[str, Any]
 Files = Mapping[str, str | Sequence[Object]]
 
 #: Modules whose objects ``up`` applies before those in the namespace (machines and
-#: queues), and modules that are files for other tools (eksctl, helm, aws).
+#: queues) and after them, and modules that are files for other tools (eksctl, helm,
+#: aws).
 BEFORE: Final[tuple[Callable[[Platform], Files], ...]] = (
     karpenter.files,
     kueue.files,
 )
+AFTER: Final[tuple[Callable[[Platform], Files], ...]] = (monitoring.files,)
 FOR_OTHERS: Final[tuple[Callable[[Platform], Files], ...]] = (
     eksctl.files,
     device_plugin.files,
@@ -90,13 +93,15 @@ def render(platform: Platform) -> Rendered:
     Raises:
         ConfigError: a value is none that the pods can be told.
     """
-    before = _gathered(BEFORE, platform)
-    in_namespace = _base(platform)
+    in_turn = {
+        **_gathered(BEFORE, platform),
+        **_base(platform),
+        **_gathered(AFTER, platform),
+    }
     secret = tuple(secrets.secrets(platform))
     files: dict[str, tuple[Object, ...] | str] = {}
     files |= _gathered(FOR_OTHERS, platform)
-    files |= before
-    files |= in_namespace
+    files |= in_turn
     if secret:
         files["base/secrets.yaml"] = secret
     for other in platform.others:
@@ -104,7 +109,7 @@ def render(platform: Platform) -> Rendered:
             files[f"{other.name}/{path}"] = content
     applied = [
         made
-        for content in (*before.values(), *in_namespace.values())
+        for content in in_turn.values()
         if not isinstance(content, str)
         for made in content
     ]

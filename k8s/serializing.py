@@ -10,7 +10,7 @@ import yaml
 Object = dict[str, Any]
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
     """Repeats what occurs twice, and writes texts of several lines as blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:

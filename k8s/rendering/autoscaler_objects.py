@@ -64,9 +64,6 @@ def _deployment(platform: Platform) -> Object:
         {"name": "tmp", "mountPath": "/tmp"},
         *mounts,
     ]
-    args = ["k8s", "autoscaler", f"--config={CONFIG_PATH}"]
-    if platform.scale != 1:
-        args.append(f"--scale={platform.scale:g}")
     env: list[Object] = [
         {
             "name": "POD_NAME",
@@ -82,7 +79,7 @@ def _deployment(platform: Platform) -> Object:
         "name": "autoscaler",
         "image": platform.images.cpu,
         "command": ["rayshim"],
-        "args": args,
+        "args": ["k8s", "autoscaler", f"--config={CONFIG_PATH}"],
         "env": env,
         "ports": pods.ports({"metrics": pods.NODE_PORTS["metrics"]}),
         "resources": {

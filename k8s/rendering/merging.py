@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 Object = dict[str, Any]
 
@@ -32,7 +32,7 @@ def merged(made: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
     return found
 
 
-def _are_named(value: Any) -> bool:
+def _are_named(value: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)
@@ -41,7 +41,9 @@ def _are_named(value: Any) -> bool:
     )
 
 
-def _by_name(old: Sequence[Any], change: Sequence[Any]) -> list[Object]:
+def _by_name(
+    old: Sequence[Mapping[str, Any]], change: Sequence[Mapping[str, Any]]
+) -> list[Object]:
     found = {one["name"]: dict(one) for one in old}
     for one in change:
         found[one["name"]] = merged(found.get(one["name"], {}), one)

@@ -37,8 +37,8 @@ MIN_STORE_BYTES: Final = 75 * 2**20
 
 #: Seconds for which a head that comes back waits for its nodes (``head_rejoin_s``):
 #: its Service has to lead to the new pod first. And for which nodes and drivers wait
-#: for a head whose machine was lost (``head_grace_s``): noticed after 40 s, evicted 30 s
-#: later, then a new machine and the image in a few minutes.
+#: for a head whose machine was lost (``head_grace_s``): noticed after 40 s, evicted
+#: 30 s later, then a new machine and the image in a few minutes.
 REJOIN_S: Final = 30
 GRACE_S: Final = 600
 
