@@ -47,7 +47,7 @@ _SUFFIXES: Final = {
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Plain values of YAML 1.2's core schema, without doubled keys."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
@@ -56,7 +56,8 @@ class _Loader(yaml.SafeLoader):
         """A map, unless a key stands in it twice."""
         if isinstance(node, yaml.MappingNode):
             self._refuse_doubles(node)
-        return super().construct_mapping(node, deep)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
     def _refuse_doubles(self, node: yaml.MappingNode) -> None:
         seen: dict[str, int] = {}
@@ -330,9 +331,9 @@ class Reader:
         self, key: str, default: tuple[str, ...] | None = None
     ) -> tuple[str, ...]:
         """A list of different texts."""
-        found = self.value(key, default)
-        if found is default and default is not None:
+        if key not in self._values and default is not None:
             return default
+        found = self.value(key)
         if not isinstance(found, list):
             raise self.error(key, f"must be a list, not {_kind(found)}")
         for n, one in enumerate(found):

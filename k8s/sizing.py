@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayshim.k8s.config import Platform
-from rayshim.k8s.sizes import Size
+from rayshim.k8s.figures import Size
 
 
 @dataclass(frozen=True, slots=True)
