@@ -298,7 +298,7 @@ def _starting(group: Group, times: Input) -> Size:
         "idle timeout", group.idle_timeout_s, "s", f"groups.{group.name}.idle_timeout_s"
     )
     return computed(
-        f"starting and idling for {times.name}",
+        f"{group.name}, starting and idling for {times.name}",
         times.value * (group.cold_start_s + group.idle_timeout_s) / 3600,
         "h",
         "{times} x ({cold} + {idle}) / 3600 s/h",

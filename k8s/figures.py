@@ -45,7 +45,10 @@ class Size:
         """One line: name, arithmetic, result, note."""
         note = f" ({self.note})" if self.note else ""
         result = amount(self.value, self.unit)
-        return f"{self.name} = {self.arithmetic} = {result}{note}"
+        steps = [self.name, self.arithmetic, result]
+        if self.arithmetic == result:
+            del steps[1]
+        return f"{' = '.join(steps)}{note}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain maps, lists and numbers."""
@@ -67,15 +70,19 @@ def figure(value: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A number with its unit; dollars stand before it.
+    """A number with its unit; dollars stand before it, with cents if they matter.
 
     Example:
         >>> amount(8760, "$"), amount(3.125, "h"), amount(0.8, "$/h")
-        ('$8,760', '3.125 h', '$0.8/h')
+        ('$8,760', '3.125 h', '$0.80/h')
     """
-    if unit.startswith("$"):
-        return f"${figure(value)}{unit[1:]}"
-    return f"{figure(value)} {unit}".rstrip()
+    if not unit.startswith("$"):
+        return f"{figure(value)} {unit}".rstrip()
+    text = f"{value:,.0f}" if unit == "$" and abs(value) >= 100 else figure(value)
+    point, _, cents = text.partition(".")
+    if unit != "$" or cents:
+        text = f"{point}.{cents.ljust(2, '0')}"
+    return f"${text}{unit[1:]}"
 
 
 def computed(
