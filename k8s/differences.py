@@ -15,10 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from rayshim.k8s import names
-from rayshim.k8s.api import KINDS, Kube, NotFound, Object
+from rayshim.k8s.api import KINDS, Forbidden, Kube, NotFound, Object
+from rayshim.k8s.stamping import SECRETS
 
 #: Kind -> paths that are not ours once the object exists: the autoscaler writes them.
 NOT_OURS: Mapping[str, frozenset[str]] = {
@@ -29,10 +31,13 @@ _AMOUNTS = frozenset(
     ("borrowingLimit", "capacity", "limits", "nominalQuota", "requests", "sizeLimit")
 )
 _QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([numkMGTPE]|[KMGTPE]i)?")
-_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
-_BINARY = {name: 2 ** (10 * (i + 1)) for i, name in enumerate("KMGTPE")}
-#: What the API server leaves out of what it stores.
-_EMPTY: tuple[Any, ...] = (None, "", False, [], {})
+_DECIMAL: Mapping[str, int] = {
+    **{"": 0, "n": -9, "u": -6, "m": -3},
+    **{"k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18},
+}
+_BINARY: Mapping[str, int] = {
+    name: 2 ** (10 * (i + 1)) for i, name in enumerate("KMGTPE")
+}
 
 
 class State(Enum):
@@ -46,6 +51,8 @@ class State(Enum):
     FOREIGN = "not ours"
     #: Its kind is not known to the cluster.
     NO_KIND = "kind is missing"
+    #: Of no namespace, and may not be read: an administrator's business.
+    HIDDEN = "may not be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +121,24 @@ def _difference(
         namespace = meta.get("namespace") or kube.namespace
     if kind not in served:
         return Difference(kind, meta["name"], namespace, State.NO_KIND)
-    found = kube.get(kind, meta["name"], namespace or None)
+    made = partial(Difference, kind, meta["name"], namespace)
+    try:
+        found = kube.get(kind, meta["name"], namespace or None)
+    except Forbidden as error:
+        if namespace:
+            raise
+        if kind == "Namespace":
+            # Who may write in it need not be allowed to look at it.
+            return made(State.UNCHANGED, note="may not be read; taken to be there")
+        return made(State.HIDDEN, note=str(error))
     if found is None:
-        return Difference(kind, meta["name"], namespace, State.CREATED)
+        return made(State.CREATED)
     if not is_ours(found, platform):
-        return Difference(kind, meta["name"], namespace, State.FOREIGN, (), _whose(found))
+        if kind == "Namespace":
+            return made(State.UNCHANGED, note="was there before, and stays as it is")
+        return made(State.FOREIGN, note=_whose(found))
     changes = tuple(compare(wanted, found))
-    state = State.CHANGED if changes else State.UNCHANGED
-    return Difference(kind, meta["name"], namespace, state, changes)
+    return made(State.CHANGED if changes else State.UNCHANGED, changes)
 
 
 def _whose(found: Object) -> str:
@@ -172,7 +189,9 @@ def compare(
     left_out = NOT_OURS.get(wanted.get("kind", ""), frozenset())
     pair = _plain(wanted), _plain(found)
     for change in (*_changed(*pair, ""), *_dropped(*pair)):
-        if change.path not in left_out:
+        # Who may not read Secrets knows no stamp of them.
+        is_unknown = change.wanted is None and change.path.endswith(f".{SECRETS}")
+        if change.path not in left_out and not is_unknown:
             yield change
 
 
@@ -182,7 +201,9 @@ def _plain(one: Mapping[str, Any]) -> Mapping[str, Any]:
         return one
     made = dict(one)
     texts = made.pop("stringData") or {}
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    data = {
+        key: base64.b64encode(text.encode()).decode() for key, text in texts.items()
+    }
     return {**made, "data": {**made.get("data", {}), **data}}
 
 
@@ -202,13 +223,16 @@ def _changed(wanted: Any, found: Any, path: str) -> Iterator[FieldChange]:
 
 def _is_same(wanted: Any, found: Any, path: str) -> bool:
     if found is None:
-        return any(wanted is one or wanted == one for one in _EMPTY) and wanted != 0 or (
-            wanted is False
-        )
+        return _is_empty(wanted)
     if _AMOUNTS.isdisjoint(re.split(r"[.\[]", path)):
         return False
     amounts = quantity(wanted), quantity(found)
     return None not in amounts and amounts[0] == amounts[1]
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether the API server may leave a value out of what it stores."""
+    return value is None or value is False or value in ("", [], {})
 
 
 def quantity(text: Any) -> Decimal | None:
@@ -225,8 +249,8 @@ def quantity(text: Any) -> Decimal | None:
         return None
     number, unit = Decimal(found[1]), found[2] or ""
     if unit.endswith("i"):
-        return number * _BINARY[unit[0]]
-    return number.scaleb({**_DECIMAL, "E": 18}.get(unit, 0))
+        return number * Decimal(_BINARY[unit[0]])
+    return number.scaleb(_DECIMAL[unit])
 
 
 def _dropped(
@@ -258,7 +282,7 @@ def _owned(
         if there is None:
             continue
         if mine is None:
-            if below != "metadata" and not any(there == one for one in _EMPTY):
+            if not _is_empty(there):
                 yield FieldChange(below, there, None)
         else:
             yield from _owned(inner, mine, there, below)
