@@ -33,8 +33,8 @@ DRAIN_REASON: Final = "rayshim.io/drain-reason"
 DRAINING_NODE: Final = "rayshim.io/draining-node"
 #: Annotation of a Deployment that has been in the cluster: when that was first seen.
 JOINED: Final = "rayshim.io/joined"
-#: Annotation of a worker group: the ``replicas`` that the autoscaler wrote last; what is
-#: above that, somebody asked for.
+#: Annotation of a worker group: the ``replicas`` that the autoscaler wrote last; what
+#: is above that, somebody asked for.
 REPLICAS: Final = "rayshim.io/replicas"
 
 #: Set by the operator.

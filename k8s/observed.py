@@ -80,7 +80,7 @@ class Observed:
     time_s: float
     groups: tuple[ObservedGroup, ...] = ()
     workers: tuple[Worker, ...] = ()
-    #: Name of a queue (ClusterQueue) -> flavor or resource -> (used, quota), where known.
+    #: Name of a queue (ClusterQueue) -> what it is of -> (used, quota), where known.
     quotas: Mapping[str, Mapping[str, tuple[float, float]]] = field(
         default_factory=dict
     )

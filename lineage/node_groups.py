@@ -121,6 +121,8 @@ class Unmet:
     count: int
     #: For people, with numbers and what would help.
     text: str
+    #: It would get nodes if a group were allowed more of them.
+    is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

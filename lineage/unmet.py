@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rayshim.lineage.demand import GangDemand, ShapeDemand
 from rayshim.lineage.labels import matches
@@ -30,7 +31,7 @@ def limited(
         f"{_name(shape)}: {count} x {amounts} wait until others give back, "
         f"{_limits(groups)}; raise the limit to have them sooner"
     )
-    return Unmet(kind, shape.label, count, text)
+    return Unmet(kind, shape.label, count, text, is_limited=True)
 
 
 def slowed(
@@ -79,7 +80,7 @@ def gang_limited(gang: GangDemand, groups: Sequence[NodeGroup]) -> Unmet:
         f"its {len(bundles)} bundles ({gang.strategy}) wait until others give back, "
         f"{_limits(able)}; raise the limit to have it sooner"
     )
-    return _of(gang, text)
+    return replace(_of(gang, text), is_limited=True)
 
 
 def gang_divided(gang: GangDemand, names: Sequence[str]) -> Unmet:
