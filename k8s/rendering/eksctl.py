@@ -22,15 +22,40 @@ Object = dict[str, Any]
 SYSTEM_INSTANCE: Final = "m7i.large"
 SYSTEM_NODES: Final = 2
 SYSTEM: Final = "system"
+#: Of Kubernetes, and type of EBS volume.
+STORAGE_CLASS: Final = "gp3"
 
 
 def files(platform: Platform) -> dict[str, list[Object]]:
-    """Path -> objects; nothing for a platform without ``eks_cluster``."""
+    """Path -> objects; nothing for a platform without ``eks_cluster``.
+
+    Raises:
+        ConfigError: a role's name would be too long.
+    """
     if not platform.eks_cluster:
         return {}
-    return {
+    found = {
         "eksctl/cluster.yaml": [with_karpenter(platform)],
         "eksctl/cluster-managed-nodegroups.yaml": [with_node_groups(platform)],
+    }
+    state = platform.head.state
+    if state.kind in ("valkey", "volume") and state.storage_class == STORAGE_CLASS:
+        found["eksctl/storage-class.yaml"] = [storage_class(platform)]
+    return found
+
+
+def storage_class(platform: Platform) -> Object:
+    """Volumes of the type gp3: EKS has a class for gp2 alone."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS, "labels": names.labels(platform.name)},
+        "provisioner": "ebs.csi.aws.com",
+        "parameters": {"type": STORAGE_CLASS, "encrypted": "true"},
+        "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": True,
+        # In the zone of the pod, which is not known before.
+        "volumeBindingMode": "WaitForFirstConsumer",
     }
 
 
@@ -49,7 +74,7 @@ def with_karpenter(platform: Platform) -> Object:
         {
             "namespace": "kube-system",
             "serviceAccountName": "karpenter",
-            "roleName": f"{platform.eks_cluster}-karpenter",
+            "roleName": _role(platform, "karpenter"),
             "permissionPolicyARNs": [
                 f"arn:{iam.partition(platform.region)}:iam::{platform.account}"
                 f":policy/{policy}"
@@ -68,7 +93,7 @@ def with_node_groups(platform: Platform) -> Object:
         {
             "namespace": "kube-system",
             "serviceAccountName": "cluster-autoscaler",
-            "roleName": f"{platform.eks_cluster}-cluster-autoscaler",
+            "roleName": _role(platform, "cluster-autoscaler"),
             "wellKnownPolicies": {"autoScaler": True},
         },
     )
@@ -139,7 +164,7 @@ def _associations(platform: Platform) -> list[Object]:
             {
                 "namespace": "kube-system",
                 "serviceAccountName": "aws-load-balancer-controller",
-                "roleName": f"{platform.eks_cluster}-load-balancer-controller",
+                "roleName": _role(platform, "load-balancer-controller"),
                 "wellKnownPolicies": {"awsLoadBalancerController": True},
             }
         )
@@ -154,6 +179,10 @@ def _associations(platform: Platform) -> list[Object]:
             }
         )
     return found
+
+
+def _role(platform: Platform, purpose: str) -> str:
+    return iam.checked_role(platform, f"{platform.eks_cluster}-{purpose}")
 
 
 def _system() -> Object:

@@ -10,12 +10,15 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actio
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from rayshim.k8s import names
-from rayshim.k8s.config import Bucket, Platform
+from rayshim.k8s.config import Bucket, ConfigError, Platform
 
 Object = dict[str, Any]
+
+#: Characters in the name of a role, by IAM.
+MAX_ROLE_NAME: Final = 64
 
 
 def files(platform: Platform) -> dict[str, str | list[Object]]:
@@ -45,7 +48,24 @@ def partition(region: str) -> str:
 
 def role_name(platform: Platform) -> str:
     """Name of the role of the head and the workers."""
-    return f"{platform.eks_cluster}-{names.service_account(platform.name)}"
+    name = f"{platform.eks_cluster}-{names.service_account(platform.name)}"
+    return checked_role(platform, name)
+
+
+def checked_role(platform: Platform, name: str) -> str:
+    """A name for a role that IAM takes.
+
+    Raises:
+        ConfigError: it is too long.
+    """
+    if len(name) > MAX_ROLE_NAME:
+        raise ConfigError(
+            "eks_cluster",
+            f"IAM takes no role with the name {name} (more than {MAX_ROLE_NAME} "
+            "characters); shorten the name of the cluster or of the platform",
+            platform.source,
+        )
+    return name
 
 
 def role_arn(platform: Platform, name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rayshim.k8s import names
 from rayshim.k8s.config import Group, Platform
-from rayshim.k8s.rendering import machines
+from rayshim.k8s.rendering import iam, machines
 
 Object = dict[str, Any]
 
@@ -48,7 +48,7 @@ def files(platform: Platform) -> dict[str, list[Object]]:
 
 def node_role(platform: Platform) -> str:
     """Name of the IAM role of the nodes that Karpenter starts."""
-    return f"KarpenterNodeRole-{platform.eks_cluster}"
+    return iam.checked_role(platform, f"KarpenterNodeRole-{platform.eks_cluster}")
 
 
 def _node_class(platform: Platform, name: str, volume: str) -> Object:

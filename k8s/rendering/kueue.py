@@ -117,7 +117,6 @@ def values(platform: Platform) -> dict[str, Any]:
         "integrations": {"frameworks": ["pod", "deployment"]},
     }
     return {
-        "enablePrometheus": True,
         "controllerManager": {
             "replicas": 1,
             "manager": {
@@ -139,9 +138,9 @@ def pod_resources(group: Group) -> dict[str, float]:
     """What a worker's pod asks for of Kubernetes, as far as queues count it.
 
     Returns:
-        Resource -> amount; memory in GiB.
+        Resource -> amount; memory in bytes, as quotas are.
     """
-    found = {"cpu": group.cpus, "memory": group.memory_gib}
+    found = {"cpu": group.cpus, "memory": group.memory_gib * 2**30}
     if group.accelerator is not None and group.is_gpu:
         found[group.accelerator.resource] = float(group.accelerator.count)
     return found
@@ -284,8 +283,10 @@ def _object(platform: Platform, kind: str, name: str) -> Object:
 
 
 def _amount(resource: str, value: float) -> str:
-    """As Kubernetes writes quantities; memory is in GiB."""
+    """As Kubernetes writes quantities."""
     if resource == "memory":
-        whole = round(value * 1024)
-        return f"{whole // 1024}Gi" if whole % 1024 == 0 else f"{whole}Mi"
+        mebibytes = round(value / 2**20)
+        if mebibytes % 1024 == 0:
+            return f"{mebibytes // 1024}Gi"
+        return f"{mebibytes}Mi"
     return f"{round(value)}" if value == round(value) else f"{round(value * 1000)}m"
