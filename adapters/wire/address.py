@@ -10,6 +10,7 @@ to share neither files nor sockets.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 from typing import Any, NamedTuple
@@ -62,6 +63,34 @@ def make(host: str, port: int, node_id: str, name: str) -> str:
     """
     shown = f"[{host}]" if ":" in host else host
     return f"tcp:{shown}:{port}/{node_id[:8]}/{name}"
+
+
+def lasting(asked: str, told: str) -> str:
+    """The address by which a head is found again after a restart.
+
+    A head says the IP address that it listens at. One that is started again elsewhere
+    (a pod has another address each time) is found by its name alone, so whoever was
+    given a name keeps it, and looks it up at each connection.
+
+    Args:
+        asked: the address that the head was called by just now.
+        told: the one that it says itself.
+
+    Example:
+        >>> lasting("tcp:head.ray.svc:6379/head/head", "tcp:10.0.0.7:6379/head/head")
+        'tcp:head.ray.svc:6379/head/head'
+        >>> lasting("tcp:10.0.0.7:10001/head/head", "tcp:10.0.0.7:6379/head/head")
+        'tcp:10.0.0.7:6379/head/head'
+    """
+    if not asked.startswith("tcp:"):
+        return told
+    host = parse_tcp(asked).host
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        # Of this host alone there is no other address.
+        return told if host == "localhost" else asked
+    return told
 
 
 def socket_path(address: str, home: str, sockets_dir: str) -> str:

@@ -16,6 +16,7 @@ from rayshim._core.clusters import Found, find_cluster
 from rayshim._core.init_options import InitOptions
 from rayshim._core.session import Session
 from rayshim.adapters.wire import versions
+from rayshim.adapters.wire.address import lasting
 from rayshim.adapters.wire.oneshot import OneShot
 
 #: Seconds that the table of nodes may take to come.
@@ -59,6 +60,7 @@ class AttachedSession(Session):
         control = "" if found.is_local else facts.get("head_address", "")
         if node is None and not control:
             raise ConnectionError(f"the session {found.address} ends right now")
+        control = control and lasting(found.head_address, control)
         found = found._replace(head_address=control or found.head_address)
         try:
             if node is None:

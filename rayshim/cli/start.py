@@ -281,9 +281,9 @@ def _plan(options: dict[str, Any]) -> Plan:
             _check_dashboard(settings.dashboard_host, settings.dashboard_port)
         return Plan(head, "", token.hex(), node_ip, node, more, temp_dir=temp_dir)
     found, info = _cluster(options)
-    from rayshim.adapters.wire.address import own_ip_towards, parse_tcp
+    from rayshim.adapters.wire.address import lasting, own_ip_towards, parse_tcp
 
-    head_address = str(info["address"])
+    head_address = lasting(found.head_address, str(info["address"]))
     place = parse_tcp(found.head_address)
     node_ip = _own_ip(options["node_ip_address"]) or own_ip_towards(
         place.host, place.port

@@ -39,3 +39,14 @@ def test_anything_else_is_refused(bad: str) -> None:
 
 def test_a_session_on_one_node_names_none() -> None:
     assert address.node_of("unix:/tmp/x.sock") == ""
+
+
+def test_a_head_that_was_called_by_its_name_is_called_so_again() -> None:
+    told = "tcp:10.0.0.7:6379/head/head"
+
+    named = "tcp:demo-scheduler.ray.svc:6379/head/head"
+    assert address.lasting(named, told) == named
+    assert address.lasting("tcp:10.0.0.7:10001/head/head", told) == told
+    assert address.lasting("tcp:[::1]:6379/head/head", told) == told
+    assert address.lasting("tcp:localhost:6379/head/head", told) == told
+    assert address.lasting("unix:/run/head.sock", told) == told
