@@ -32,6 +32,7 @@ from rayshim.k8s.consistency import check
 from rayshim.k8s.cost import scaled
 from rayshim.k8s.reading import WHOLE, Reader, merged, read_yaml
 from rayshim.k8s.residency import check_residency
+from rayshim.k8s.serializing import to_yaml
 
 #: Files that may extend each other in a row.
 MAX_FILES: Final = 10
@@ -117,6 +118,9 @@ def _parsed(values: dict[str, Any], source: str, scale: float) -> Platform:
     for problem in check_residency(found):
         raise problem
     factor = found.scale * scale
+    # What reads it again is told the scale (of both) beside it.
+    rest = {name: value for name, value in values.items() if name != "scale"}
+    found = replace(found, text=to_yaml([rest]))
     if factor == 1:
         return found
     larger = scaled(replace(found, scale=1.0), factor)
