@@ -27,6 +27,16 @@ RECORD_BYTES = 16 * 1024
 HANDSHAKE_S = 10.0
 
 
+def is_open_to_others(about: os.stat_result) -> bool:
+    """Whether a file with a secret may be read or changed by whom it does not concern.
+
+    A group may read what belongs to root: so Kubernetes mounts Secrets for a pod's user
+    (``fsGroup``), and so libpq has it for keys
+    (https://www.postgresql.org/docs/current/libpq-ssl.html).
+    """
+    return bool(about.st_mode & (0o037 if about.st_uid == 0 else 0o077))
+
+
 class Credentials(NamedTuple):
     """Paths of a host's certificate, and of what it checks others by."""
 
@@ -47,7 +57,7 @@ class Credentials(NamedTuple):
             if not os.access(path, os.R_OK):
                 raise ValueError(f"TLS: {path!r} is no file that can be read")
         about = os.stat(self.key)
-        if about.st_mode & 0o077:
+        if is_open_to_others(about):
             raise ValueError(
                 f"TLS: the key {self.key} has mode {about.st_mode & 0o777:o}; others "
                 "must not read it (chmod 600)"

@@ -205,8 +205,11 @@ def check_token() -> Iterator[Finding]:
         yield Finding("ok", "token", "none is set: each cluster makes its own")
         return
     if not os.environ.get("RAYSHIM_TOKEN"):
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        if mode & 0o077:
+        from rayshim.adapters.wire.tls import is_open_to_others
+
+        about = os.stat(path)
+        mode = stat.S_IMODE(about.st_mode)
+        if is_open_to_others(about):
             yield Finding(
                 "error",
                 "token",

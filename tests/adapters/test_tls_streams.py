@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
@@ -177,6 +178,21 @@ def test_files_are_checked_before_use(tls_folder: Path, tmp_path: Path) -> None:
     loose.chmod(0o644)
     with pytest.raises(ValueError, match="chmod 600"):
         good._replace(key=str(loose)).check()
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "is_open"),
+    [
+        (0o600, 1000, False),
+        (0o440, 1000, True),
+        (0o440, 0, False),  # as Kubernetes mounts a Secret
+        (0o460, 0, True),
+        (0o444, 0, True),
+    ],
+)
+def test_a_group_may_read_what_is_roots(mode: int, owner: int, is_open: bool) -> None:
+    about = os.stat_result((0o100000 | mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0))
+    assert tls.is_open_to_others(about) is is_open
 
 
 def test_certificates_are_not_replaced_by_accident(tls_folder: Path) -> None:
