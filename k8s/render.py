@@ -93,9 +93,13 @@ def render(platform: Platform) -> Rendered:
     Raises:
         ConfigError: a value is none that the pods can be told.
     """
+    return _rendered(platform, is_other=False)
+
+
+def _rendered(platform: Platform, *, is_other: bool) -> Rendered:
     in_turn = {
         **_gathered(BEFORE, platform),
-        **_base(platform),
+        **_base(platform, is_other),
         **_gathered(AFTER, platform),
     }
     secret = tuple(secrets.secrets(platform))
@@ -105,7 +109,7 @@ def render(platform: Platform) -> Rendered:
     if secret:
         files["base/secrets.yaml"] = secret
     for other in platform.others:
-        for path, content in render(other).files.items():
+        for path, content in _rendered(other, is_other=True).files.items():
             files[f"{other.name}/{path}"] = content
     applied = [
         made
@@ -121,7 +125,7 @@ def render(platform: Platform) -> Rendered:
     )
 
 
-def _base(platform: Platform) -> dict[str, tuple[Object, ...] | str]:
+def _base(platform: Platform, is_other: bool) -> dict[str, tuple[Object, ...] | str]:
     """Path -> what is in the namespace, in the order in which it is applied."""
     found: dict[str, list[Object]] = {
         "namespace": [base.namespace(platform)],
@@ -134,7 +138,7 @@ def _base(platform: Platform) -> dict[str, tuple[Object, ...] | str]:
         "dask-cluster": [head.dask_cluster(platform)],
         "worker-groups": workers.worker_groups(platform),
         "serve": serving.objects(platform),
-        "autoscaler": autoscaler_objects.objects(platform),
+        "autoscaler": autoscaler_objects.objects(platform, is_other=is_other),
     }
     return {f"base/{name}.yaml": tuple(made) for name, made in found.items() if made}
 

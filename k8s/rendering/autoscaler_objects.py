@@ -23,8 +23,13 @@ def config_map_name(platform: Platform) -> str:
     return f"{platform.name}-platform"
 
 
-def objects(platform: Platform) -> list[Object]:
+def objects(platform: Platform, *, is_other: bool = False) -> list[Object]:
     """ConfigMap and Deployment.
+
+    Args:
+        platform: the file.
+        is_other: whether it is one of the ``others`` of the file, which then has to be
+            named.
 
     Raises:
         ConfigError: the platform was not read from a file.
@@ -41,10 +46,16 @@ def objects(platform: Platform) -> list[Object]:
         "metadata": base.metadata(platform, config_map_name(platform), "autoscaler"),
         "data": {"platform.yaml": platform.text},
     }
-    return [config, _deployment(platform)]
+    args = ["k8s", "autoscaler", f"--config={CONFIG_PATH}", "--metrics-host=0.0.0.0"]
+    args.append(f"--metrics-port={pods.NODE_PORTS['metrics']}")
+    if platform.scale != 1:
+        args.append(f"--scale={platform.scale:g}")
+    if is_other:
+        args.append(f"--platform={platform.name}")
+    return [config, _deployment(platform, args)]
 
 
-def _deployment(platform: Platform) -> Object:
+def _deployment(platform: Platform, args: list[str]) -> Object:
     name = names.autoscaler(platform.name)
     selector, tolerations = base.placement(platform, names.HEAD)
     volumes, mounts = pods.secret_volumes(platform)
@@ -79,7 +90,7 @@ def _deployment(platform: Platform) -> Object:
         "name": "autoscaler",
         "image": platform.images.cpu,
         "command": ["rayshim"],
-        "args": ["k8s", "autoscaler", f"--config={CONFIG_PATH}"],
+        "args": args,
         "env": env,
         "ports": pods.ports({"metrics": pods.NODE_PORTS["metrics"]}),
         "resources": {
