@@ -161,6 +161,10 @@ class PlatformAutoscaler:
                     # The next turn starts from what is there then.
                     logger.exception("a turn of the autoscaler failed")
                 self._wait(stop, wake)
+        self.release()
+
+    def release(self) -> None:
+        """Gives the Lease up, for one that turns no more."""
         if not self._is_dry_run:
             self._election.release()
 
