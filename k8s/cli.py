@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,22 +36,6 @@ WATCH_S: Final = 2.0
 
 _P = ParamSpec("_P")
 
-_config = click.option(
-    "-f",
-    "--config",
-    "config",
-    default="platform.yaml",
-    show_default=True,
-    type=click.Path(dir_okay=False),
-    help="The platform file.",
-)
-_scale = click.option(
-    "--scale",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="At how many times the load of the file.",
-)
 _output = click.option(
     "--output",
     type=click.Choice(["text", "json"]),
@@ -69,6 +55,38 @@ _token_path = click.option(
     type=click.Path(dir_okay=False),
     help="File with the cluster's token.  [default: read from its Secret]",
 )
+
+
+def _file_options(command: Callable[_P, None]) -> Callable[_P, None]:
+    """The options that say which platform."""
+    for option in (
+        click.option(
+            "--platform",
+            "name_of_one",
+            default="",
+            metavar="NAME",
+            help="One of several platforms that the file comes to at a large scale, "
+            "each on a cluster of its own.  [default: the file's]",
+        ),
+        click.option(
+            "--scale",
+            type=click.FloatRange(min=0, min_open=True),
+            default=1.0,
+            show_default=True,
+            help="At how many times the load of the file.",
+        ),
+        click.option(
+            "-f",
+            "--config",
+            "config",
+            default="platform.yaml",
+            show_default=True,
+            type=click.Path(dir_okay=False),
+            help="The platform file.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def _cluster_options(command: Callable[_P, None]) -> Callable[_P, None]:
@@ -135,10 +153,20 @@ def k8s() -> None:
     """
 
 
-def _load(config: str, scale: float = 1.0) -> Platform:
+def _load(config: str, scale: float, name: str) -> Platform:
     from rayshim.k8s.loading import load_platform
 
-    return load_platform(Path(config), scale=scale)
+    platform = load_platform(Path(config), scale=scale)
+    every = (platform, *platform.others)
+    for one in every:
+        if one.name == (name or platform.name):
+            return one
+    known = ", ".join(one.name for one in every)
+    raise ConfigError(
+        "--platform",
+        f"there is no platform {name} at scale {platform.scale:g}, there is {known}",
+        platform.source,
+    )
 
 
 def _rendered(platform: Platform) -> Rendered:
@@ -169,18 +197,18 @@ def _kube(
 
 
 @k8s.command()
-@_config
+@_file_options
 @_cluster_options
-@_scale
 @_output
 @click.option("--offline", is_flag=True, help="Do not look at the cluster.")
 @click.option("--explain", is_flag=True, help="Show the arithmetic behind each size.")
 @_guarded
 def plan(
     config: str,
+    scale: float,
+    name_of_one: str,
     context: str | None,
     kubeconfig: str | None,
-    scale: float,
     output: str,
     offline: bool,
     explain: bool,
@@ -196,7 +224,7 @@ def plan(
     from rayshim.k8s.prerequisites import missing
     from rayshim.k8s.sizing import explain as explained
 
-    platform = _load(config, scale)
+    platform = _load(config, scale, name_of_one)
     rendered = _rendered(platform)
     costs = monthly_costs(platform)
     sections = explained(platform) if explain else []
@@ -232,8 +260,7 @@ def plan(
 
 
 @k8s.command()
-@_config
-@_scale
+@_file_options
 @click.option(
     "-o",
     "--output-dir",
@@ -244,9 +271,11 @@ def plan(
 )
 @click.option("--force", is_flag=True, help="Also into a folder that is not empty.")
 @_guarded
-def render(config: str, scale: float, folder: Path, force: bool) -> None:
+def render(
+    config: str, scale: float, name_of_one: str, folder: Path, force: bool
+) -> None:
     """Write every manifest and file that follows from the platform file."""
-    rendered = _rendered(_load(config, scale))
+    rendered = _rendered(_load(config, scale, name_of_one))
     if folder.exists() and any(folder.iterdir()) and not force:
         _fail(
             f"{folder} is not empty; give another folder, or --force to replace the "
@@ -270,9 +299,8 @@ def render(config: str, scale: float, folder: Path, force: bool) -> None:
 
 
 @k8s.command()
-@_config
+@_file_options
 @_cluster_options
-@_scale
 @_output
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds for all.")
 @click.option(
@@ -283,9 +311,10 @@ def render(config: str, scale: float, folder: Path, force: bool) -> None:
 @_guarded
 def up(
     config: str,
+    scale: float,
+    name_of_one: str,
     context: str | None,
     kubeconfig: str | None,
-    scale: float,
     output: str,
     timeout: float,
     restart_head: bool,
@@ -299,7 +328,7 @@ def up(
     from rayshim.k8s.installing import install
     from rayshim.k8s.waiting import Waiting
 
-    platform = _load(config, scale)
+    platform = _load(config, scale, name_of_one)
     rendered = _rendered(platform)
     with _kube(platform, context, kubeconfig) as kube:
         done = install(
@@ -318,7 +347,7 @@ def up(
 
 
 @k8s.command()
-@_config
+@_file_options
 @_cluster_options
 @_output
 @click.option("--operator", is_flag=True, help="Look at the dask operator instead.")
@@ -326,6 +355,8 @@ def up(
 @_guarded
 def status(
     config: str,
+    scale: float,
+    name_of_one: str,
     context: str | None,
     kubeconfig: str | None,
     output: str,
@@ -336,7 +367,7 @@ def status(
     from rayshim.k8s import printing
     from rayshim.k8s.looking import look, look_at_operator
 
-    platform = _load(config)
+    platform = _load(config, scale, name_of_one)
     with _kube(platform, context, kubeconfig) as kube:
         while True:
             report = (
@@ -360,9 +391,8 @@ def status(
 
 
 @k8s.command()
-@_config
+@_file_options
 @_cluster_options
-@_scale
 @click.option("--dry-run", is_flag=True, help="Plan and tell; write nothing.")
 @click.option("--once", is_flag=True, help="One turn, printed as JSON.")
 @_head
@@ -393,9 +423,10 @@ def status(
 @_guarded
 def autoscaler(
     config: str,
+    scale: float,
+    name_of_one: str,
     context: str | None,
     kubeconfig: str | None,
-    scale: float,
     dry_run: bool,
     once: bool,
     head: str | None,
@@ -404,8 +435,52 @@ def autoscaler(
     metrics_port: int,
     identity: str,
 ) -> None:
-    """Start and stop workers as the work needs them, until SIGTERM."""
-    raise NotImplementedError
+    """Start and stop workers as the work needs them, until SIGTERM.
+
+    Of several that run only one decides: the holder of a Lease.
+    """
+    from rayshim.k8s.autoscaler import PlatformAutoscaler
+    from rayshim.k8s.demand import TOKEN_PATH, open_link
+    from rayshim.k8s.reaching import place_of
+
+    platform = _load(config, scale, name_of_one)
+    stop = threading.Event()
+    # Before anything is begun: a pod may be told to end at once.
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    with ExitStack() as stack:
+        for number, handler in before.items():
+            stack.callback(signal.signal, number, handler)
+        try:
+            host, port = place_of(head)
+            link = open_link(
+                platform, host=host, port=port, token_path=token_path or TOKEN_PATH
+            )
+        except (ValueError, OSError) as error:
+            _fail(str(error), BAD_CONFIGURATION)
+        stack.callback(link.close)
+        kube = stack.enter_context(_kube(platform, context, kubeconfig))
+        scaler = PlatformAutoscaler(
+            kube, link, platform, identity=identity, dry_run=dry_run
+        )
+        if once:
+            told = scaler.turn()
+            scaler.release()
+            click.echo(json.dumps(told.to_json(), indent=2))
+            if told.problems:
+                raise SystemExit(CheckFailed.exit_code)
+            return
+        try:
+            stack.callback(scaler.metrics.serve(metrics_port, metrics_host))
+        except OSError as error:
+            _fail(
+                f"metrics cannot be served on {metrics_host}:{metrics_port}: {error}; "
+                "give another --metrics-port",
+                BAD_CONFIGURATION,
+            )
+        scaler.run(stop)
 
 
 def _own_name() -> str:
@@ -414,7 +489,7 @@ def _own_name() -> str:
 
 @k8s.command()
 @click.argument("name")
-@_config
+@_file_options
 @_cluster_options
 @_output
 @_head
@@ -423,6 +498,8 @@ def _own_name() -> str:
 def drill(
     name: str,
     config: str,
+    scale: float,
+    name_of_one: str,
     context: str | None,
     kubeconfig: str | None,
     output: str,
@@ -440,7 +517,7 @@ def drill(
     if name != "all" and name not in DRILLS:
         known = ", ".join([*DRILLS, "all"])
         raise click.UsageError(f"there is no drill {name!r}; there are {known}")
-    platform = _load(config)
+    platform = _load(config, scale, name_of_one)
     results = []
     with _kube(platform, context, kubeconfig) as kube:
         for one in DRILLS if name == "all" else (name,):
@@ -460,7 +537,7 @@ def drill(
 
 
 @k8s.command()
-@_config
+@_file_options
 @_cluster_options
 @_output
 @click.option("--keep-state", is_flag=True, help="Keep what the head knows.")
@@ -471,6 +548,8 @@ def drill(
 @_guarded
 def down(
     config: str,
+    scale: float,
+    name_of_one: str,
     context: str | None,
     kubeconfig: str | None,
     output: str,
@@ -489,7 +568,7 @@ def down(
     from rayshim.k8s.removing import labelled, remove
     from rayshim.k8s.waiting import Waiting
 
-    platform = _load(config)
+    platform = _load(config, scale, name_of_one)
     with _kube(platform, context, kubeconfig) as kube:
         found = list(labelled(kube, platform.name))
         if found and not yes:
