@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 #: Label of a node that is the store of a driver on a host without a node.
 CLIENT_LABEL = "rayshim.io/client"
+#: Exit code of a node that was drained, and of its keeper; any other end has another.
+DRAINED_CODE = 3
 
 if TYPE_CHECKING:
     from rayshim.adapters.wire.tls import Credentials

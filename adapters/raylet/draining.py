@@ -59,6 +59,8 @@ class Drain:
         #: The fewest values that were left so far: while they get fewer, it goes on.
         self._least: int | None = None
         self._deadline_s = 0.0
+        #: It is done: the node ends for that, and for nothing else.
+        self.is_done = False
 
     @property
     def reason(self) -> str:
@@ -102,13 +104,13 @@ class Drain:
         except Exception as error:
             logger.exception("the drain failed")
             left = f"the drain failed: {error}"
-        if not left:
-            self._server.end(self.reason)
-        elif self._order.is_refusable:
+        if left and self._order.is_refusable:
             self._stay(left)
-        else:
+            return
+        if left:
             logger.warning("the node leaves although %s", left)
-            self._server.end(self.reason)
+        self.is_done = True
+        self._server.end(self.reason)
 
     async def _wait(self) -> str:
         """Waits until nothing is left; else what there is at the limit."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rayshim.adapters.processes import forkserver
 from rayshim.adapters.raylet import dashboard_door
-from rayshim.adapters.raylet.config import NodeConfig
+from rayshim.adapters.raylet.config import DRAINED_CODE, NodeConfig
 
 if TYPE_CHECKING:
     import socket
@@ -192,8 +192,9 @@ async def _end(
     shutil.rmtree(config.session_dir, ignore_errors=True)
     if server.control is not None:
         server.control.answer_shutdown()
+    drain = getattr(server, "drain", None)  # a head has none
     # Leaving the loop would wait for the thread that imports Dask.
-    os._exit(0)
+    os._exit(DRAINED_CODE if drain is not None and drain.is_done else 0)
 
 
 def _start_log(config: NodeConfig) -> None:

@@ -6,7 +6,8 @@ killed itself, the pipes close and both end by themselves.
 
 A head that died is started again at its port, on its journal; a node that died comes
 back as a new one, as its values and executors are gone. What dies too often is given
-up, and a node that left because it was asked to is not started again.
+up, and a node that left because it was asked to is not started again: on a host without
+a head the keeper then ends, with ``DRAINED_CODE`` if the node was drained.
 
 Who started the keeper writes one JSON object to its stdin (:class:`Plan`), and reads
 one line from a pipe: what was started, or ``{"error": text}``.
@@ -33,6 +34,7 @@ from typing import Any
 from rayshim._core import session_folders
 from rayshim._core.init_options import InitOptions
 from rayshim._core.node_launch import node_config
+from rayshim.adapters.raylet.config import DRAINED_CODE
 from rayshim.adapters.wire.address import place_of
 from rayshim.adapters.wire.oneshot import OneShot
 from rayshim.cluster_utils import ClusterNode
@@ -251,10 +253,10 @@ class Keeper:
         else:
             one.kill()  # what it left goes, too
             self._node = None
-        if code == 0:
+        if code in (0, DRAINED_CODE):
             # It was asked to leave, or the cluster was ended.
             if is_head or self._head is None:
-                self._give_up("", 0)
+                self._give_up("", code)
             return
         now = time.monotonic()
         deaths = self._deaths.setdefault(name, [])

@@ -128,6 +128,12 @@ _OF_HEAD = ("port", "include_dashboard", "dashboard_port", "ray_client_server_po
 )
 @click.option("--block", is_flag=True, help="Stay, and end everything at the end.")
 @click.option(
+    "--stay-when-drained",
+    is_flag=True,
+    help="With --block: once the node was drained, wait for SIGTERM instead of ending, "
+    "so that what starts containers again does not bring a new node.",
+)
+@click.option(
     "--object-spilling-directory",
     default="",
     metavar="FOLDER",
@@ -183,6 +189,7 @@ def start(**options: Any) -> None:
     """
     _check_usage(options)
     from rayshim._core import keeper, session_folders
+    from rayshim.adapters.raylet.config import DRAINED_CODE
 
     try:
         plan = _plan(options)
@@ -217,6 +224,14 @@ def start(**options: Any) -> None:
         if told_to_end.is_set():
             process.send_signal(signal.SIGTERM)
         code = process.wait()
+        if code == DRAINED_CODE:
+            if options["stay_when_drained"]:
+                click.echo(
+                    "The node was drained and has left the cluster. This command waits "
+                    "for SIGTERM (--stay-when-drained); stop its host or container."
+                )
+                told_to_end.wait()
+            code = 0
         if code:
             click.echo("Error: what was started here ended by itself.", err=True)
         raise SystemExit(code)
@@ -236,6 +251,10 @@ def _check_usage(options: dict[str, Any]) -> None:
             if options[name] is not None:
                 flag = "--" + name.replace("_", "-")
                 raise click.UsageError(f"{flag} is for --head: a node has none")
+    if options["stay_when_drained"] and (options["head"] or not options["block"]):
+        raise click.UsageError(
+            "--stay-when-drained is for a node that joins a cluster, with --block"
+        )
     low, high = options["min_worker_port"], options["max_worker_port"]
     if (low is None) != (high is None) or (low or 0) > (high or 0):
         raise click.UsageError(

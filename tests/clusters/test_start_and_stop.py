@@ -399,6 +399,43 @@ def test_a_drained_node_leaves(host: Host) -> None:
     wait_until(lambda: len(keeper.running_keepers(host.folder)) == 1)
 
 
+def test_a_drained_node_that_stays_waits_for_a_signal(host: Host) -> None:
+    address = host.head()
+    command = [*_command(), "start", "--address", address, "--num-cpus=1"]
+    process = subprocess.Popen(
+        [*command, "--block", "--stay-when-drained"],
+        env=host.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        nodes = wait_until(lambda: [*host.status()["nodes"]][1:])
+        host.ok(
+            "drain-node",
+            f"--node-id={nodes[0]['node_id']}",
+            "--reason=DRAIN_NODE_REASON_IDLE_TERMINATION",
+            "--reason-message=nothing needs it",
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "was drained and has left the cluster" in line:
+                break
+        assert process.poll() is None
+        assert [one["state"] for one in host.status()["nodes"]] == ["active", "dead"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_staying_when_drained_is_for_nodes_that_block(host: Host) -> None:
+    done = host.run("start", "--address=127.0.0.1:1", "--stay-when-drained")
+    assert done.returncode == 2
+    assert "--stay-when-drained is for a node that joins a cluster" in done.stderr
+
+
 def test_a_users_token_serves_all_clusters(host: Host) -> None:
     host.ok("get-auth-token", "--generate")
     token = host.ok("get-auth-token").strip()
