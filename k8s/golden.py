@@ -30,24 +30,12 @@ class Golden:
     #: Below ``k8s/deploy``; "" is that folder itself.
     folder: str
     platform: str = "platform.yaml"
-    scale: float = 1.0
 
 
 GOLDEN: Final = (
     Golden(""),
-    Golden("overlays/10x", scale=10.0),
+    Golden("overlays/10x", "overlays/10x/platform.yaml"),
     Golden("overlays/eu", "overlays/eu/platform.yaml"),
-)
-#: Folders of a render, in which nothing is written by hand but what lacks the header.
-FOLDERS: Final = (
-    "base",
-    "dask-operator",
-    "eksctl",
-    "iam",
-    "karpenter",
-    "kueue",
-    "monitoring",
-    "nvidia-device-plugin",
 )
 
 
@@ -58,7 +46,7 @@ def expected(one: Golden, deploy: Path = DEPLOY) -> dict[Path, str]:
         one: which.
         deploy: folder of the platform files.
     """
-    platform = _named(load_platform(deploy / one.platform, scale=one.scale), one)
+    platform = _named(load_platform(deploy / one.platform), one)
     folder = deploy / one.folder
     return {folder / path: text for path, text in render(platform).texts().items()}
 
@@ -84,11 +72,13 @@ def left_over(
     """Files of an earlier render that this one has not any more."""
     start = HEADER.split("{", 1)[0]
     folder = deploy / one.folder
+    apart = [deploy / other.folder for other in GOLDEN if other.folder != one.folder]
     return [
         path
-        for name in FOLDERS
-        for path in sorted((folder / name).rglob("*"))
-        if path.is_file() and path not in wanted and path.read_text().startswith(start)
+        for path in sorted(folder.rglob("*.yaml"))
+        if path not in wanted
+        and not any(path.is_relative_to(other) for other in apart if other != deploy)
+        and path.read_text().startswith(start)
     ]
 
 
