@@ -2,146 +2,42 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rayshim.k8s.api import Kube, KubeError
-from rayshim.k8s.config import ConfigError, Platform
-from rayshim.k8s.failures import (
-    CheckFailed,
-    ClusterRefuses,
-    CommandFailed,
+from rayshim.k8s.cli_options import (
+    BAD_CONFIGURATION,
+    Target,
+    about_a_cluster,
+    about_a_file,
+    checked,
+    fail,
+    head_option,
+    output_option,
+    say,
+    token_path_option,
 )
+from rayshim.k8s.config import Platform
+from rayshim.k8s.failures import CheckFailed, ClusterRefuses, CommandFailed
 
 if TYPE_CHECKING:
     from rayshim.k8s.demand import ClusterLink
-    from rayshim.k8s.render import Rendered
 
-#: Exit codes, beside those of :mod:`rayshim.k8s.failures`.
-BAD_CONFIGURATION: Final = 2
-INTERRUPTED: Final = 130
 #: Seconds between two looks of `status --watch`.
 WATCH_S: Final = 2.0
 
-_P = ParamSpec("_P")
-
-_output = click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to print; json prints nothing else on the standard output.",
-)
-_head = click.option(
-    "--head",
-    default=None,
-    metavar="HOST[:PORT]",
-    help="How this process reaches the head.  [default: its Service in Kubernetes]",
-)
-_token_path = click.option(
-    "--token-path",
-    default="",
-    type=click.Path(dir_okay=False),
-    help="File with the cluster's token.  [default: read from its Secret]",
-)
-
-
-def _file_options(command: Callable[_P, None]) -> Callable[_P, None]:
-    """The options that say which platform."""
-    for option in (
-        click.option(
-            "--platform",
-            "name_of_one",
-            default="",
-            metavar="NAME",
-            help="One of several platforms that the file comes to at a large scale, "
-            "each on a cluster of its own.  [default: the file's]",
-        ),
-        click.option(
-            "--scale",
-            type=click.FloatRange(min=0, min_open=True),
-            default=1.0,
-            show_default=True,
-            help="At how many times the load of the file.",
-        ),
-        click.option(
-            "-f",
-            "--config",
-            "config",
-            default="platform.yaml",
-            show_default=True,
-            type=click.Path(dir_okay=False),
-            help="The platform file.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _cluster_options(command: Callable[_P, None]) -> Callable[_P, None]:
-    """The options that say which Kubernetes cluster; the namespace is the file's."""
-    for option in (
-        click.option("--context", default=None, help="Context of the kubeconfig."),
-        click.option(
-            "--kubeconfig",
-            default=None,
-            type=click.Path(dir_okay=False),
-            help="A kubeconfig.  [default: KUBECONFIG, or ~/.kube/config]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _guarded(command: Callable[_P, None]) -> Callable[_P, None]:
-    """Turns what a command raises into words and an exit code."""
-
-    @functools.wraps(command)
-    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except ConfigError as error:
-            _fail(str(error), BAD_CONFIGURATION)
-        except CommandFailed as error:
-            _fail(str(error), error.exit_code)
-        except (KubeError, ConnectionError) as error:
-            _fail(_with_next_step(error), ClusterRefuses.exit_code)
-        except KeyboardInterrupt:
-            _fail("ended; the same command goes on from here", INTERRUPTED)
-
-    return guarded
-
-
-def _with_next_step(error: Exception) -> str:
-    from rayshim.k8s.api import Forbidden
-
-    if isinstance(error, Forbidden):
-        return (
-            f"{error}; have an administrator grant it (base/rbac.yaml of `rayshim k8s "
-            "render` has the Role of people who run the platform)"
-        )
-    return str(error)
-
-
-def _fail(text: str, code: int) -> NoReturn:
-    for line in text.splitlines():
-        click.echo(f"Error: {line}", err=True)
-    raise SystemExit(code)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+_timeout = click.FloatRange(min=0, min_open=True)
 
 
 @click.group(name="k8s")
@@ -153,66 +49,12 @@ def k8s() -> None:
     """
 
 
-def _load(config: str, scale: float, name: str) -> Platform:
-    from rayshim.k8s.loading import load_platform
-
-    platform = load_platform(Path(config), scale=scale)
-    every = (platform, *platform.others)
-    for one in every:
-        if one.name == (name or platform.name):
-            return one
-    known = ", ".join(one.name for one in every)
-    raise ConfigError(
-        "--platform",
-        f"there is no platform {name} at scale {platform.scale:g}, there is {known}",
-        platform.source,
-    )
-
-
-def _rendered(platform: Platform) -> Rendered:
-    """What a platform comes to, checked; ends the command with all that is wrong."""
-    from rayshim.k8s.crds import check
-    from rayshim.k8s.render import render
-    from rayshim.k8s.residency import check_residency
-
-    wrong = [str(error) for error in check_residency(platform)]
-    rendered = render(platform)
-    wrong += [f"{one.subject}: {one.text}" for one in check(rendered.objects)]
-    if wrong:
-        _fail("\n".join(wrong), BAD_CONFIGURATION)
-    return rendered
-
-
-@contextmanager
-def _kube(
-    platform: Platform, context: str | None, kubeconfig: str | None
-) -> Iterator[Kube]:
-    kube = Kube.load(
-        namespace=platform.namespace, context=context, kubeconfig=kubeconfig
-    )
-    try:
-        yield kube
-    finally:
-        kube.close()
-
-
 @k8s.command()
-@_file_options
-@_cluster_options
-@_output
+@about_a_cluster
+@output_option
 @click.option("--offline", is_flag=True, help="Do not look at the cluster.")
 @click.option("--explain", is_flag=True, help="Show the arithmetic behind each size.")
-@_guarded
-def plan(
-    config: str,
-    scale: float,
-    name_of_one: str,
-    context: str | None,
-    kubeconfig: str | None,
-    output: str,
-    offline: bool,
-    explain: bool,
-) -> None:
+def plan(target: Target, output: str, offline: bool, explain: bool) -> None:
     """Check the file, say what it costs, and what `up` would change. Writes nothing.
 
     The difference is made by reading: it needs the right to get objects, not to patch
@@ -224,13 +66,13 @@ def plan(
     from rayshim.k8s.prerequisites import missing
     from rayshim.k8s.sizing import explain as explained
 
-    platform = _load(config, scale, name_of_one)
-    rendered = _rendered(platform)
+    platform = target.load()
+    rendered = checked(platform)
     costs = monthly_costs(platform)
     sections = explained(platform) if explain else []
     found, lacking = [], []
     if not offline:
-        with _kube(platform, context, kubeconfig) as kube:
+        with target.connect(platform) as kube:
             lacking = missing(kube, platform, rendered.objects)
             found = list(compare_all(kube, platform, rendered).differences)
     if output == "json":
@@ -260,7 +102,7 @@ def plan(
 
 
 @k8s.command()
-@_file_options
+@about_a_file
 @click.option(
     "-o",
     "--output-dir",
@@ -270,23 +112,23 @@ def plan(
     help="Where to write.",
 )
 @click.option("--force", is_flag=True, help="Also into a folder that is not empty.")
-@_guarded
-def render(
-    config: str, scale: float, name_of_one: str, folder: Path, force: bool
-) -> None:
+def render(target: Target, folder: Path, force: bool) -> None:
     """Write every manifest and file that follows from the platform file."""
-    rendered = _rendered(_load(config, scale, name_of_one))
+    rendered = checked(target.load())
     if folder.exists() and any(folder.iterdir()) and not force:
-        _fail(
+        fail(
             f"{folder} is not empty; give another folder, or --force to replace the "
             "files of the same names",
             BAD_CONFIGURATION,
         )
     texts = rendered.texts()
-    for path, text in texts.items():
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+    try:
+        for path, text in texts.items():
+            place = folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{folder} cannot be written: {error}", BAD_CONFIGURATION)
     click.echo(f"wrote {len(texts)} files to {folder}")
     written = {folder / path for path in texts}
     others = sorted(
@@ -295,30 +137,25 @@ def render(
         if one.is_file() and one not in written
     )
     if others:
-        _say(f"left as they are: {', '.join(others)}")
+        say(f"left as they are: {', '.join(others)}")
 
 
 @k8s.command()
-@_file_options
-@_cluster_options
-@_output
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds for all.")
+@about_a_cluster
+@output_option
+@click.option(
+    "--timeout",
+    default=600.0,
+    show_default=True,
+    type=_timeout,
+    help="Seconds for all.",
+)
 @click.option(
     "--restart-head",
     is_flag=True,
     help="Replace a head that was started from an older specification.",
 )
-@_guarded
-def up(
-    config: str,
-    scale: float,
-    name_of_one: str,
-    context: str | None,
-    kubeconfig: str | None,
-    output: str,
-    timeout: float,
-    restart_head: bool,
-) -> None:
+def up(target: Target, output: str, timeout: float, restart_head: bool) -> None:
     """Bring the cluster to what the file says, and wait until the platform works.
 
     It may be ended at any time: the same command goes on. Objects of the same name that
@@ -328,15 +165,15 @@ def up(
     from rayshim.k8s.installing import install
     from rayshim.k8s.waiting import Waiting
 
-    platform = _load(config, scale, name_of_one)
-    rendered = _rendered(platform)
-    with _kube(platform, context, kubeconfig) as kube:
+    platform = target.load()
+    rendered = checked(platform)
+    with target.connect(platform) as kube:
         done = install(
             kube,
             platform,
             rendered,
             restart_head=restart_head,
-            tell=_say,
+            tell=say,
             waiting=Waiting(timeout),
         )
     if output == "json":
@@ -347,28 +184,17 @@ def up(
 
 
 @k8s.command()
-@_file_options
-@_cluster_options
-@_output
+@about_a_cluster
+@output_option
 @click.option("--operator", is_flag=True, help="Look at the dask operator instead.")
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@_guarded
-def status(
-    config: str,
-    scale: float,
-    name_of_one: str,
-    context: str | None,
-    kubeconfig: str | None,
-    output: str,
-    operator: bool,
-    watch: bool,
-) -> None:
+def status(target: Target, output: str, operator: bool, watch: bool) -> None:
     """Say how the platform is, problems first. Exit code 1: something is broken."""
     from rayshim.k8s import printing
     from rayshim.k8s.looking import look, look_at_operator
 
-    platform = _load(config, scale, name_of_one)
-    with _kube(platform, context, kubeconfig) as kube:
+    platform = target.load()
+    with target.connect(platform) as kube:
         while True:
             report = (
                 look_at_operator(kube, platform)
@@ -391,11 +217,10 @@ def status(
 
 
 @k8s.command()
-@_file_options
-@_cluster_options
-@click.option("--dry-run", is_flag=True, help="Plan and tell; write nothing.")
+@about_a_cluster
+@click.option("--dry-run", is_flag=True, help="Decide and tell; write nothing.")
 @click.option("--once", is_flag=True, help="One turn, printed as JSON.")
-@_head
+@head_option
 @click.option(
     "--token-path",
     default=None,
@@ -417,23 +242,18 @@ def status(
 )
 @click.option(
     "--identity",
-    default=lambda: os.environ.get("POD_NAME") or _own_name(),
+    default=None,
     help="Name of this one in the election.  [default: POD_NAME, or host and process]",
 )
-@_guarded
 def autoscaler(
-    config: str,
-    scale: float,
-    name_of_one: str,
-    context: str | None,
-    kubeconfig: str | None,
+    target: Target,
     dry_run: bool,
     once: bool,
     head: str | None,
     token_path: str | None,
     metrics_host: str,
     metrics_port: int,
-    identity: str,
+    identity: str | None,
 ) -> None:
     """Start and stop workers as the work needs them, until SIGTERM.
 
@@ -443,27 +263,25 @@ def autoscaler(
     from rayshim.k8s.demand import TOKEN_PATH, open_link
     from rayshim.k8s.reaching import place_of
 
-    platform = _load(config, scale, name_of_one)
+    platform = target.load()
+    name = identity or os.environ.get("POD_NAME") or _own_name()
     stop = threading.Event()
-    # Before anything is begun: a pod may be told to end at once.
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
     with ExitStack() as stack:
-        for number, handler in before.items():
-            stack.callback(signal.signal, number, handler)
+        # Before anything is begun: a pod may be told to end at once.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.signal(number, lambda *_: stop.set())
+            stack.callback(signal.signal, number, before)
         try:
             host, port = place_of(head)
             link = open_link(
                 platform, host=host, port=port, token_path=token_path or TOKEN_PATH
             )
         except (ValueError, OSError) as error:
-            _fail(str(error), BAD_CONFIGURATION)
+            fail(str(error), BAD_CONFIGURATION)
         stack.callback(link.close)
-        kube = stack.enter_context(_kube(platform, context, kubeconfig))
+        kube = stack.enter_context(target.connect(platform))
         scaler = PlatformAutoscaler(
-            kube, link, platform, identity=identity, dry_run=dry_run
+            kube, link, platform, identity=name, dry_run=dry_run
         )
         if once:
             told = scaler.turn()
@@ -475,7 +293,7 @@ def autoscaler(
         try:
             stack.callback(scaler.metrics.serve(metrics_port, metrics_host))
         except OSError as error:
-            _fail(
+            fail(
                 f"metrics cannot be served on {metrics_host}:{metrics_port}: {error}; "
                 "give another --metrics-port",
                 BAD_CONFIGURATION,
@@ -488,23 +306,13 @@ def _own_name() -> str:
 
 
 @k8s.command()
-@click.argument("name")
-@_file_options
-@_cluster_options
-@_output
-@_head
-@_token_path
-@_guarded
+@click.argument("drill_name", metavar="NAME")
+@about_a_cluster
+@output_option
+@head_option
+@token_path_option
 def drill(
-    name: str,
-    config: str,
-    scale: float,
-    name_of_one: str,
-    context: str | None,
-    kubeconfig: str | None,
-    output: str,
-    head: str | None,
-    token_path: str,
+    target: Target, drill_name: str, output: str, head: str | None, token_path: str
 ) -> None:
     """Kill something of the running platform, and measure its recovery.
 
@@ -514,16 +322,16 @@ def drill(
     from rayshim.k8s import printing
     from rayshim.k8s.drill import DRILLS, DrillError, run_drill
 
-    if name != "all" and name not in DRILLS:
+    if drill_name != "all" and drill_name not in DRILLS:
         known = ", ".join([*DRILLS, "all"])
-        raise click.UsageError(f"there is no drill {name!r}; there are {known}")
-    platform = _load(config, scale, name_of_one)
+        raise click.UsageError(f"there is no drill {drill_name!r}; there are {known}")
+    platform = target.load()
     results = []
-    with _kube(platform, context, kubeconfig) as kube:
-        for one in DRILLS if name == "all" else (name,):
+    with target.connect(platform) as kube:
+        for one in DRILLS if drill_name == "all" else (drill_name,):
             try:
                 result = run_drill(
-                    one, kube, platform, head=head, token_path=token_path, say=_say
+                    one, kube, platform, head=head, token_path=token_path, say=say
                 )
             except DrillError as error:
                 raise CheckFailed(str(error)) from error
@@ -537,21 +345,21 @@ def drill(
 
 
 @k8s.command()
-@_file_options
-@_cluster_options
-@_output
+@about_a_cluster
+@output_option
 @click.option("--keep-state", is_flag=True, help="Keep what the head knows.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds for all.")
+@click.option(
+    "--timeout",
+    default=300.0,
+    show_default=True,
+    type=_timeout,
+    help="Seconds for all.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_head
-@_token_path
-@_guarded
+@head_option
+@token_path_option
 def down(
-    config: str,
-    scale: float,
-    name_of_one: str,
-    context: str | None,
-    kubeconfig: str | None,
+    target: Target,
     output: str,
     keep_state: bool,
     timeout: float,
@@ -568,8 +376,8 @@ def down(
     from rayshim.k8s.removing import labelled, remove
     from rayshim.k8s.waiting import Waiting
 
-    platform = _load(config, scale, name_of_one)
-    with _kube(platform, context, kubeconfig) as kube:
+    platform = target.load()
+    with target.connect(platform) as kube:
         found = list(labelled(kube, platform.name))
         if found and not yes:
             kinds = printing.counted(one["kind"] for one in found)
@@ -584,7 +392,7 @@ def down(
                 waiting=Waiting(timeout),
                 link=link,
                 keep_state=keep_state,
-                tell=_say,
+                tell=say,
             )
     if output == "json":
         click.echo(json.dumps(printing.removed_data(done), indent=2))
@@ -614,5 +422,5 @@ def _link(
             way = reached(kube, platform, head=head, token_path=token_path)
             link = stack.enter_context(way)
         except (KubeError, ValueError, OSError, CommandFailed) as error:
-            _say(f"nothing is drained, running work ends with its pods: {error}")
+            say(f"nothing is drained, running work ends with its pods: {error}")
         yield link
