@@ -195,6 +195,8 @@ def _rayshim_args(platform: Platform, group: Group, store_gib: float) -> list[st
     store = pods.store_bytes(platform, store_gib, f"{path}.store_gib")
     return [
         "--block",
+        # Else its container would start again, and bring a node that nobody asked for.
+        "--stay-when-drained",
         f"--address={host}:{pods.HEAD_PORTS['head']}",
         "--node-ip-address=$(POD_IP)",
         "--node-name=$(DASK_WORKER_NAME)",

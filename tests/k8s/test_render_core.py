@@ -404,6 +404,7 @@ def test_the_default_group_is_none_of_the_files_groups() -> None:
 def test_a_worker_of_rayshim() -> None:
     assert worker_args(example_platform(), GPU_TRAIN) == [
         "--block",
+        "--stay-when-drained",
         "--address=demo-scheduler.ray-prod.svc.cluster.local:6379",
         "--node-ip-address=$(POD_IP)",
         "--node-name=$(DASK_WORKER_NAME)",
