@@ -14,9 +14,15 @@ from typing import Any, Final
 from rayshim.k8s import names
 from rayshim.k8s.config import Group, Platform
 from rayshim.k8s.rendering import iam, machines
+from rayshim.k8s.rendering.values_file import Chart, values_text
 
 Object = dict[str, Any]
 
+#: The CloudFormation template of this release makes the policy and the roles that
+#: eksctl's file names; later ones split the policy into several.
+CHART: Final = Chart(
+    "karpenter", "oci://public.ecr.aws/karpenter/karpenter", "1.6.3", "kube-system"
+)
 #: Release of Amazon's image for EKS. Not ``latest``: then each new release would be a
 #: drift of all nodes.
 IMAGE_RELEASE: Final = "al2023@v20250915"
@@ -32,8 +38,8 @@ DISCOVERY: Final = "karpenter.sh/discovery"
 EXPIRE_AFTER: Final = "720h"
 
 
-def files(platform: Platform) -> dict[str, list[Object]]:
-    """Path -> objects; nothing for a platform without ``eks_cluster``."""
+def files(platform: Platform) -> dict[str, str | list[Object]]:
+    """Path -> text or objects; nothing for a platform without ``eks_cluster``."""
     if not platform.eks_cluster:
         return {}
     classes = [_node_class(platform, CPU_CLASS, CPU_VOLUME)]
@@ -41,8 +47,28 @@ def files(platform: Platform) -> dict[str, list[Object]]:
         classes.append(_node_class(platform, GPU_CLASS, GPU_VOLUME))
     pools = [_group_pool(platform, group) for group in platform.groups]
     return {
+        "karpenter/values.yaml": values_text(platform, CHART, values(platform)),
         "karpenter/ec2nodeclasses.yaml": classes,
         "karpenter/nodepools.yaml": [_head_pool(platform), *pools],
+    }
+
+
+def values(platform: Platform) -> dict[str, Any]:
+    """Values of Karpenter's chart.
+
+    The queue, of the cluster's name, is where EC2 tells of spot machines that go.
+    """
+    return {
+        "settings": {
+            "clusterName": platform.eks_cluster,
+            "interruptionQueue": platform.eks_cluster,
+        },
+        "controller": {
+            "resources": {
+                "requests": {"cpu": "500m", "memory": "512Mi"},
+                "limits": {"memory": "1Gi"},
+            }
+        },
     }
 
 
