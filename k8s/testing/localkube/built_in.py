@@ -245,7 +245,11 @@ def _faults_of_workload(kind: str, spec: Object) -> Iterator[Fault]:
                 "`labels`",
             )
     yield from _faults_of_labels("spec.template.metadata.labels", labels)
-    yield from _faults_of_pod("spec.template.spec", template.get("spec") or {})
+    pod = template.get("spec") or {}
+    # What a StatefulSet claims are volumes of its pods.
+    claims = [one["metadata"] for one in spec.get("volumeClaimTemplates") or []]
+    pod = {**pod, "volumes": [*(pod.get("volumes") or []), *claims]}
+    yield from _faults_of_pod("spec.template.spec", pod)
 
 
 def _faults_of_pod(where: str, spec: Object) -> Iterator[Fault]:
