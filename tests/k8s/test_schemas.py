@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,9 @@ from typing import Any
 import pytest
 
 from rayshim.k8s.config import Platform, Queue
-from rayshim.k8s.rendering import eksctl, iam, karpenter, kueue, monitoring
+from rayshim.k8s.golden import DEPLOY
+from rayshim.k8s.loading import load_platform
+from rayshim.k8s.render import render
 from tests.k8s.object_schemas import FILES, FOLDER, problems
 from tests.k8s.platforms import (
     CPU_INGEST,
@@ -34,6 +35,9 @@ PLATFORMS = {
     "tls": tls_platform(),
     "dask": dask_platform(),
     "small": small_platform(),
+    "the file": load_platform(DEPLOY / "platform.yaml"),
+    "ten times": load_platform(DEPLOY / "overlays" / "10x" / "platform.yaml"),
+    "eu": load_platform(DEPLOY / "overlays" / "eu" / "platform.yaml"),
     "machines are not named": example_platform(groups=(ANY_MACHINE, ANY_GPU, FIXED)),
     "queues share a group": example_platform(
         groups=(CPU_INGEST, GPU_TRAIN, FIXED),
@@ -46,12 +50,8 @@ PLATFORMS = {
 
 
 def cloud_objects(platform: Platform) -> Iterator[Object]:
-    """All objects of our modules that are not Kubernetes' own."""
-    modules = (eksctl, karpenter, kueue, monitoring, iam)
-    contents = itertools.chain.from_iterable(
-        one.files(platform).values() for one in modules
-    )
-    for content in contents:
+    """All rendered objects that are not Kubernetes' own or the operator's."""
+    for content in render(platform).files.values():
         if not isinstance(content, str):
             yield from (one for one in content if one["apiVersion"] in FILES)
 
@@ -62,8 +62,8 @@ def test_what_is_rendered_passes(name: str) -> None:
         assert problems(made) == [], (made["kind"], made["metadata"]["name"])
 
 
-def test_each_kind_with_a_schema_is_rendered_or_known() -> None:
-    kinds = {made["kind"] for made in cloud_objects(example_platform())}
+def test_each_kind_with_a_schema_is_rendered() -> None:
+    kinds = {made["kind"] for made in cloud_objects(tls_platform())}
 
     assert kinds == {
         "ClusterConfig",
@@ -77,6 +77,7 @@ def test_each_kind_with_a_schema_is_rendered_or_known() -> None:
         "ServiceMonitor",
         "PodMonitor",
         "PrometheusRule",
+        "Certificate",
     }
 
 
@@ -202,24 +203,11 @@ def test_borrowing_needs_a_cohort() -> None:
     assert problems(made) != []
 
 
-CERTIFICATE: Object = {
-    "apiVersion": "cert-manager.io/v1",
-    "kind": "Certificate",
-    "metadata": {"name": "demo", "namespace": "ray-prod"},
-    "spec": {
-        "secretName": "rayshim-tls",
-        "issuerRef": {"name": "platform-ca", "kind": "Issuer"},
-        "dnsNames": ["rayshim"],
-        "usages": ["server auth", "client auth"],
-    },
-}
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
         _remove("spec", "secretName"),
-        _remove("spec", "dnsNames"),
+        _set("spec", "dnsNames", value=[""]),
         _set("spec", "usages", value=["server"]),
         _set("spec", "issuerRef", "kind", value="CA"),
         _set("spec", "duration", value="90d"),
@@ -227,7 +215,8 @@ CERTIFICATE: Object = {
     ],
 )
 def test_a_faulty_certificate_is_found(spoil: Callable[[Object], None]) -> None:
-    made = copy.deepcopy(CERTIFICATE)
+    found = cloud_objects(tls_platform())
+    made = copy.deepcopy(next(one for one in found if one["kind"] == "Certificate"))
     assert problems(made) == []
 
     spoil(made)
