@@ -42,7 +42,7 @@ CORE = frozenset({"click", "cloudpickle", "msgspec", "psutil", "rich"})
 WEB = frozenset({"rayshim.dashboard", "rayshim.jobs.rest"})
 #: What `rayshim[k8s]` installs, and what its test cluster is made of besides.
 KUBERNETES = frozenset({"kubernetes", "urllib3", "yaml"})
-LOCALKUBE = frozenset({"jsonpatch", "jsonschema", "starlette", "uvicorn"})
+LOCALKUBE = frozenset({"aiohttp", "jsonpatch", "jsonschema", "starlette", "uvicorn"})
 LIBRARIES = frozenset(f"rayshim.{name}" for name in ("data", "train", "tune", "serve"))
 
 

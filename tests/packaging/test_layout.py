@@ -97,7 +97,11 @@ def test_wheel_holds_the_modules_and_nothing_generic(tmp_path: Path) -> None:
         file = name.replace(".", "/")
         file += "/__init__.py" if path.name == "__init__.py" else ".py"
         assert file in held
-    assert {"rayshim/py.typed", "rayshim/_sitehook/sitecustomize.py"} <= held
+    assert {
+        "rayshim/py.typed",
+        "rayshim/_sitehook/sitecustomize.py",
+        "rayshim/k8s/testing/localkube/_sitehook/sitecustomize.py",
+    } <= held
     loaded = subprocess.run(
         [sys.executable, "-c", "import rayshim.lineage as m; print(m.__file__)"],
         cwd=tmp_path / "unpacked",

@@ -163,8 +163,8 @@ class Keeper:
         if pid == 0:
             try:
                 self._become(request)
-            except OSError as error:
-                os.write(failed_write, f"{error.strerror}".encode())
+            except OSError as problem:
+                os.write(failed_write, f"{problem.strerror}".encode())
             finally:
                 os._exit(NOT_FOUND)
         os.close(failed_write)
@@ -201,11 +201,11 @@ class Keeper:
                     return status
                 if pid == 0:
                     break
-            ready, _, _ = select.select([self._host, wake], [], [])
+            ready, _, _ = select.select([self._host.fileno(), wake], [], [])
             if wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 1000)
-            if self._host in ready:
+            if self._host.fileno() in ready:
                 self._obey(main)
 
     def _obey(self, main: int) -> None:

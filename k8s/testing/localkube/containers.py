@@ -16,6 +16,7 @@ from typing import Any
 
 from rayshim.k8s.testing.localkube import container_host
 
+_COMMAND = (sys.executable, "-I", "-S", container_host.__file__)
 #: Seconds for the host process to end all containers and itself.
 END_S = 10.0
 
@@ -98,8 +99,7 @@ class ContainerHost:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", container_host.__file__]
-                + [str(theirs.fileno())],
+                [*_COMMAND, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
