@@ -145,7 +145,7 @@ def _check(platform: Platform, group: Group, size: int) -> None:
 
 def is_gang(worker_group: Mapping[str, Any]) -> bool:
     """Whether a DaskWorkerGroup belongs to a gang."""
-    return names.GANG in (worker_group["metadata"].get("labels") or {})
+    return bool(names.GANG in (worker_group["metadata"].get("labels") or {}))
 
 
 def read_gang(worker_group: Mapping[str, Any]) -> Gang:
@@ -183,7 +183,7 @@ def is_resized(worker_group: Mapping[str, Any]) -> bool:
         GangError: it is no gang.
     """
     replicas = worker_group["spec"]["worker"].get("replicas")
-    return replicas != read_gang(worker_group).size
+    return bool(replicas != read_gang(worker_group).size)
 
 
 def is_admitted(workers: Iterable[Worker]) -> bool:
