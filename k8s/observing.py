@@ -63,7 +63,7 @@ def observe(
     ]
     best: dict[str, tuple[PodState, str]] = {}
     for pod in pods:
-        worker = _worker_of(pod)
+        worker = worker_of(pod)
         state = pod_state(pod)
         before = best.get(worker)
         if before is None or _rank(state[0]) > _rank(before[0]):
@@ -176,7 +176,7 @@ def _rank(state: PodState) -> int:
     return -1 if state is PodState.FAILED else _ORDER.index(state)
 
 
-def _worker_of(pod: Object) -> str:
+def worker_of(pod: Object) -> str:
     """The Deployment's name: of the pod's ReplicaSet without the hash."""
     for owner in pod["metadata"].get("ownerReferences") or []:
         if owner.get("kind") == "ReplicaSet":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rayshim.adapters.wire.tls import Credentials
 from rayshim.k8s import names
 from rayshim.k8s.api import Kube
 from rayshim.k8s.config import Platform
@@ -34,6 +35,33 @@ def reached(
         ValueError: what it holds is not usable, or the port is no number.
     """
     host, port = place_of(head)
+    with credentials(kube, platform, token_path) as (path, tls):
+        link = open_link(platform, host=host, port=port, token_path=path, tls=tls)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+@contextmanager
+def credentials(
+    kube: Kube, platform: Platform, token_path: str = ""
+) -> Iterator[tuple[str, Credentials | None]]:
+    """Files with the token and the certificates of a platform, as long as needed.
+
+    Args:
+        kube: the platform's namespace.
+        platform: the file.
+        token_path: file with the token; empty: it is read from its Secret.
+
+    Returns:
+        Path of the token's file (empty for the runtime "dask"), and the files for TLS
+        (None without).
+
+    Raises:
+        ClusterRefuses: a Secret is not there, or lacks a key.
+        Forbidden: it may not be read.
+    """
     # Files, for the libraries that take nothing else; for this user's eyes alone.
     with tempfile.TemporaryDirectory(prefix="rayshim-k8s-") as folder:
         tls = None
@@ -43,11 +71,7 @@ def reached(
         if platform.runtime == "rayshim" and not token_path:
             _write(kube, names.token_secret(platform.name), ("token",), Path(folder))
             token_path = f"{folder}/token"
-        link = open_link(platform, host=host, port=port, token_path=token_path, tls=tls)
-        try:
-            yield link
-        finally:
-            link.close()
+        yield token_path, tls
 
 
 def place_of(head: str | None) -> tuple[str | None, int | None]:
@@ -79,4 +103,6 @@ def _write(kube: Kube, secret: str, keys: tuple[str, ...], folder: Path) -> None
                 f"Secret {secret} in {kube.namespace} has no key {key}; `rayshim k8s "
                 "up` makes the platform's own, cert-manager or you that of TLS"
             )
-        (folder / key).write_bytes(base64.b64decode(data[key]))
+        path = folder / key
+        path.touch(mode=0o600)
+        path.write_bytes(base64.b64decode(data[key]))
