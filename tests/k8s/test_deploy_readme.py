@@ -26,10 +26,12 @@ DEPLOY = Path(rayshim.k8s.__file__).resolve().parent / "deploy"
 ROOT = DEPLOY.parents[1]
 TEXT = (DEPLOY / "README.md").read_text()
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
-#: Its instructions, each in one line.
+#: Its instructions, each in one line, without the text of files that it makes.
 INSTRUCTIONS = [
     one
-    for one in re.sub(r"\\\n\s*", "", DOCKERFILE).splitlines()
+    for one in re.sub(
+        r"(?s)\nCOPY [^\n]*<<'SCRIPT'.*?\nSCRIPT$|\\\n\s*", "", DOCKERFILE, flags=re.M
+    ).splitlines()
     if one and not one.startswith("#")
 ]
 
@@ -170,10 +172,38 @@ class TestDockerfile:
         assert not any(one.startswith("RUN") for one in found[found.index(user) :])
 
     @pytest.mark.parametrize("target", ["cpu", "gpu"])
-    def test_signals_reach_the_program(self, target: str) -> None:
-        assert 'ENTRYPOINT ["/usr/bin/tini", "--"]' in self.of_stage(target)
-        install = next(one for one in self.of_stage(target) if "apt-get" in one)
-        assert " tini" in install
+    def test_the_first_process_of_a_pod_is_tini(self, target: str) -> None:
+        """Commands of pods replace an image's entrypoint."""
+        found = self.of_stage(target)
+        programs = set(re.findall(r"/opt/first/(\w+)", DOCKERFILE))
+        rendered = render(load_platform(DEPLOY / "platform.yaml")).objects
+        cluster = next(one for one in rendered if one["kind"] == "DaskCluster")
+        scaler = next(one for one in rendered if one["kind"] == "Deployment")
+        specs = [cluster["spec"][one]["spec"] for one in ("scheduler", "worker")]
+        specs.append(scaler["spec"]["template"]["spec"])
+
+        for spec in specs:
+            assert spec["containers"][0]["command"][0] in programs
+        assert "COPY --from=build /opt/first /opt/first" in found
+        assert any(one.startswith("ENV PATH=/opt/first:") for one in found)
+        assert " tini" in next(one for one in found if "apt-get" in one)
+
+    def test_the_wrapper_starts_the_program_of_its_name(self, tmp_path: Path) -> None:
+        inner = re.search(r"<<'SCRIPT' \S+\n(.*?)\nSCRIPT$", DOCKERFILE, re.M | re.S)
+        assert inner is not None
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        (programs / "dask").write_text('#!/bin/sh\necho "dask $*"\n')
+        (programs / "dask").chmod(0o755)
+        wrapper = tmp_path / "dask"
+        wrapper.write_text(inner[1].replace("/opt/rayshim/bin", str(programs)))
+        wrapper.chmod(0o755)
+
+        done = subprocess.run(
+            [wrapper, "worker", "a b"], capture_output=True, text=True, check=True
+        )
+
+        assert done.stdout == "dask worker a b\n"
 
     def test_what_is_copied_exists_and_is_not_left_out(self) -> None:
         ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
