@@ -216,7 +216,8 @@ def _changed(wanted: Any, found: Any, path: str) -> Iterator[FieldChange]:
             yield FieldChange(path, found, wanted)
             return
         for number, (one, other) in enumerate(zip(wanted, found, strict=True)):
-            yield from _changed(one, other, f"{path}[{number}]")
+            name = one.get("name", number) if isinstance(one, Mapping) else number
+            yield from _changed(one, other, f"{path}[{name}]")
     elif wanted != found and not _is_same(wanted, found, path):
         yield FieldChange(path, found, wanted)
 

@@ -16,7 +16,7 @@ from rayshim.k8s.api import KINDS, Forbidden, Kube, KubeError, NotFound, Object
 from rayshim.k8s.config import Platform
 from rayshim.k8s.differences import is_ours
 from rayshim.k8s.failures import TookTooLong
-from rayshim.k8s.rendering import base
+from rayshim.k8s.rendering import base, rbac
 from rayshim.k8s.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def remove(
     for kind in REST:
         removal.delete_all(kind)
     removal.wait_for_end()
+    removal.delete_own_rights()
     removal.delete_namespace()
     return done
 
@@ -203,6 +204,8 @@ class _Removal:
             self._note(f"{KINDS[kind].plural} may not be listed and stay: {error}")
             return
         for one in found:
+            if self._is_last(kind, one):
+                continue
             if self._is_kept(kind, one):
                 self._done.kept.append(f"{kind} {one['metadata']['name']}")
             elif not one["metadata"].get("deletionTimestamp"):
@@ -225,6 +228,24 @@ class _Removal:
         """Waits until nothing that is to go is there."""
         if not self._waiting.until(lambda: not self._left()):
             self._give_up("objects")
+
+    def delete_own_rights(self) -> None:
+        """Deletes the Role of people, on which the deletions so far may have stood."""
+        name = rbac.admin(self._platform)
+        for kind in ("Role", "RoleBinding"):
+            try:
+                found = self._kube.get(kind, name)
+                if found is None or not is_ours(found, self._platform.name):
+                    continue
+                if self._keep_state:
+                    self._done.kept.append(f"{kind} {name}")
+                else:
+                    self._delete(kind, found)
+            except Forbidden:
+                self._note(
+                    f"{kind} {name} is left to an administrator: who has no "
+                    "other rights has none without it"
+                )
 
     def delete_namespace(self) -> None:
         """Deletes the namespace if it is ours and nobody has anything in it."""
@@ -266,8 +287,13 @@ class _Removal:
                 continue  # Kinds that can only be asked about.
             for one in listed.get("items") or []:
                 name = one["metadata"]["name"]
-                if (plural, name) not in _ALWAYS_THERE:
+                is_known = (plural, name) in _ALWAYS_THERE
+                if not is_known and not is_ours(one, self._platform.name):
                     yield f"{resource['kind']} {name}"
+
+    def _is_last(self, kind: str, found: Mapping[str, Any]) -> bool:
+        is_right = kind in ("Role", "RoleBinding")
+        return is_right and found["metadata"]["name"] == rbac.admin(self._platform)
 
     def _is_kept(self, kind: str, found: Mapping[str, Any]) -> bool:
         labels = found["metadata"].get("labels") or {}
@@ -280,6 +306,7 @@ class _Removal:
             one
             for one in labelled(self._kube, self._platform.name)
             if not self._is_kept(one["kind"], one)
+            and not self._is_last(one["kind"], one)
         ]
 
     def _delete(self, kind: str, found: Mapping[str, Any]) -> None:
