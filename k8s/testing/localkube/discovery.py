@@ -102,6 +102,7 @@ def openapi_v3(kinds: Iterable[Resource], place: str) -> Object | None:
         "openapi": "3.0.0",
         "info": {"title": "localkube", "version": VERSION["gitVersion"]},
         "paths": paths,
+        "components": {"schemas": {}},
     }
 
 

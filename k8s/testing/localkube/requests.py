@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from rayshim.k8s.testing.localkube import protobuf
 from rayshim.k8s.testing.localkube.authorizing import Call
 from rayshim.k8s.testing.localkube.selectors import name_in_fields
 from rayshim.k8s.testing.localkube.statuses import bad_request
@@ -142,12 +143,12 @@ class Request:
         """The body's content; None if there is none.
 
         Raises:
-            Refusal: it is neither JSON nor YAML.
+            Refusal: it cannot be read.
         """
         if not self.body:
             return None
         if "protobuf" in self.content_type:
-            raise bad_request("this server takes JSON and YAML, no protobuf")
+            return protobuf.decode(self.body)
         try:
             return json.loads(self.body)
         except ValueError as error:

@@ -26,7 +26,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of ``kubectl get``: a path in the object; wide if the priority is > 0."""
+    """A column of ``kubectl get``: a path in the object; wide if priority is > 0."""
 
     name: str
     type: str

@@ -83,6 +83,8 @@ def _cell(made: Object, column: Column) -> Any:
     if column.path.startswith("="):
         return _COMPUTED[column.path](made)
     value = _at(made, column.path)
+    if value is None and column.path.endswith("Replicas"):
+        return "0"
     if value is None:
         return None if column.type != "string" else ""
     if column.type == "date":
