@@ -106,7 +106,8 @@ class Application:
         headers: dict[str, str],
         body: bytes,
     ) -> Answer | Watch | None:
-        path, method = scope["path"], scope["method"]
+        # As the real server, with or without a slash at the end.
+        path, method = scope["path"].rstrip("/") or "/", scope["method"]
         if path in _HEALTH:
             return Answer(b"ok", content_type="text/plain")
         if path == "/version":
