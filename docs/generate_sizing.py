@@ -55,9 +55,9 @@ Every configuration of a search gets a first part of a whole run. The best of th
 in so many, go on from where they stopped with that many times the budget, and so on
 until the rest has had a whole run. With n configurations, factor f and a first part r
 of a run, step i has floor(n / f^i) configurations and brings each from r f^(i-1) to
-r f^i (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter
-Optimization*, 2016; Li et al., *A System for Massively Parallel Hyperparameter Tuning*,
-2020).
+r f^i (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and
+Hyperparameter Optimization*, 2016; Li et al., *A System for Massively Parallel
+Hyperparameter Tuning*, 2020).
 """
 
 

@@ -64,7 +64,8 @@ def figure(value: float) -> str:
         >>> figure(150e6), figure(3.125), figure(727.2727), figure(0.55)
         ('150,000,000', '3.125', '727.27', '0.55')
     """
-    decimals = 3 if abs(value) < 10 else 2 if abs(value) < 10_000 else 0
+    size = abs(value)
+    decimals = 5 if size < 0.1 else 3 if size < 10 else 2 if size < 10_000 else 0
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
