@@ -34,7 +34,9 @@ def modules() -> dict[str, Path]:
     for package, folder in SOURCE_FOLDERS.items():
         for path in sorted(folder.rglob("*.py")):  # rglob does not enter links
             parts = path.relative_to(folder).with_suffix("").parts
-            if any(one.startswith("_site") for one in parts):  # data, see pyproject.toml
+            if any(
+                one.startswith("_site") for one in parts
+            ):  # data, see pyproject.toml
                 continue
             parts = parts[:-1] if parts[-1] == "__init__" else parts
             found[".".join((package, *parts))] = path
