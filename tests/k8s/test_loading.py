@@ -392,6 +392,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_platform(tmp_path / "b.yaml")
 
 
+@pytest.mark.parametrize("file", ["platform", "overlays/10x/platform"])
+def test_the_text_of_a_platform_is_that_platform(file: str) -> None:
+    platform = load_platform(DEPLOY / f"{file}.yaml")
+    again = parse_platform(platform.text, source=platform.source, scale=platform.scale)
+    assert again == platform
+
+
 # -- nothing but ConfigError ----------------------------------------------------------
 
 SCALARS = st.one_of(
