@@ -9,7 +9,6 @@ each of which has ``files(platform) -> {path: text or objects}``.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -66,8 +65,8 @@ class Rendered:
 
     #: Path below the folder of the render ("base/rbac.yaml") -> objects, or a text.
     files: Mapping[str, tuple[Object, ...] | str]
-    #: What ``up`` applies, in this order. A DaskWorkerGroup that is there already must
-    #: be applied as :func:`for_update` says.
+    #: What ``up`` applies, in this order. ``replicas`` of a DaskWorkerGroup is for its
+    #: creation: from then on the number is the autoscaler's.
     objects: tuple[Object, ...]
     #: Secrets that ``up`` makes once and never changes, without what is in them:
     #: :func:`rayshim.k8s.rendering.secrets.filled` fills one. Not among ``objects``.
@@ -157,17 +156,3 @@ def _in_order(objects: Sequence[Object]) -> tuple[Object, ...]:
     """The namespace first: LocalQueues are in it."""
     first = [one for one in objects if one["kind"] == "Namespace"]
     return (*first, *(one for one in objects if one["kind"] != "Namespace"))
-
-
-def for_update(made: Object) -> Object:
-    """An object as it may be applied to one that is there.
-
-    ``replicas`` of a DaskWorkerGroup belongs to the autoscaler: it is given when the
-    group is created (with a plain create, not an apply: a field that was applied once
-    and then left out is removed, and the CRD's default is 1 worker), and never again.
-    """
-    if made["kind"] != "DaskWorkerGroup":
-        return made
-    changed = copy.deepcopy(made)
-    changed["spec"]["worker"].pop("replicas", None)
-    return changed

@@ -1,7 +1,10 @@
 """Who may do what in the namespace: the autoscaler, and people with `rayshim k8s`.
 
-There are no rights in other namespaces. What only an administrator of the cluster does
-(CRDs, the operator, Kueue, Karpenter, the namespace) is in none of the Roles.
+There are no rights in other namespaces. What an administrator of the cluster does is in
+none of the Roles: CRDs, the operator, Kueue, Karpenter, the namespace; and Roles, since
+Kubernetes lets nobody grant what he may not do himself ("privilege escalation
+prevention", https://kubernetes.io/docs/reference/access-authn-authz/rbac/). So the
+first ``up``, and one that changes a Role, is an administrator's.
 """
 
 from __future__ import annotations
@@ -51,16 +54,18 @@ def autoscaler_rights(platform: str) -> tuple[Right, ...]:
         platform: its name.
     """
     name = names.autoscaler(platform)
+    changed = ("list", "watch", "patch", "delete")
     return (
         Right(CORE, "pods", ("list", "watch")),
-        Right("apps", "deployments", ("list", "watch", "patch", "delete")),
-        Right(DASK, "daskworkergroups", ("list", "watch", "create", "patch", "delete")),
-        Right(DASK, "daskclusters", ("list", "watch")),
+        Right("apps", "deployments", ("get", *changed)),
+        Right(DASK, "daskworkergroups", ("create", *changed)),
+        Right("kueue.x-k8s.io", "localqueues", ("list",)),
         Right(LEASES, "leases", ("create",)),
         Right(LEASES, "leases", ("get", "update"), (name,)),
         Right(CORE, "configmaps", ("create",)),
         Right(CORE, "configmaps", ("patch",), (names.status_map(platform),)),
-        Right(CORE, "events", ("create",)),
+        # It counts up those that it has written before.
+        Right(CORE, "events", ("create", "get", "patch")),
     )
 
 
@@ -77,14 +82,14 @@ def admin_rights(platform: str) -> tuple[Right, ...]:
         Right(CORE, "configmaps", _MADE),
         Right(CORE, "events", ("list",)),
         Right(CORE, "persistentvolumeclaims", _MADE),
-        Right(CORE, "pods", ("get", "list", "delete")),
+        Right(CORE, "pods", ("list", "delete")),
         Right(CORE, "secrets", _MADE),
         Right(CORE, "serviceaccounts", _MADE),
         Right(CORE, "services", _MADE),
         Right("apps", "deployments", _MADE),
         Right("apps", "statefulsets", _MADE),
         Right("cert-manager.io", "certificates", _MADE),
-        Right(LEASES, "leases", ("get", "list", "delete")),
+        Right(LEASES, "leases", ("list", "delete")),
         Right(DASK, "daskclusters", _MADE),
         Right(DASK, "daskworkergroups", _MADE),
         Right("kueue.x-k8s.io", "localqueues", _MADE),
@@ -94,8 +99,8 @@ def admin_rights(platform: str) -> tuple[Right, ...]:
         Right(NETWORK, "ingresses", _MADE),
         Right(NETWORK, "networkpolicies", _MADE),
         Right("policy", "poddisruptionbudgets", _MADE),
-        Right(RBAC, "rolebindings", _MADE),
-        Right(RBAC, "roles", _MADE),
+        Right(RBAC, "rolebindings", ("get", "list", "delete")),
+        Right(RBAC, "roles", ("get", "list", "delete")),
     )
 
 
