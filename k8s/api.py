@@ -428,7 +428,7 @@ class Kube:
         code = response.status
         if code == 401:
             message = f"the credentials were refused ({message}); log in again"
-        if code >= 500 or code == 429:
+        if code == 429 or (code >= 500 and code != 501):
             return Unreachable(f"{doing} in {self.namespace}: {code} {message}")
         kinds = {401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict}
         made = {400: Invalid, 422: Invalid, **kinds}.get(code, KubeError)
