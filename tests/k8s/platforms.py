@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -136,3 +137,17 @@ def small_platform(**changes: Any) -> Platform:
         text="# As it was read.\nname: demo\n",
     )
     return replace(made, **changes)
+
+
+VOLUME = Head(state=HeadState("volume"))
+EXTERNAL = Head(state=HeadState("external", secret="journal", endpoint="cache.example"))
+#: Name -> one of each kind.
+PLATFORMS: dict[str, Callable[[], Platform]] = {
+    "example": example_platform,
+    "tls": tls_platform,
+    "dask": dask_platform,
+    "dask-tls": lambda: dask_platform(tls=Tls(is_enabled=True)),
+    "small": small_platform,
+    "volume": lambda: example_platform(head=VOLUME),
+    "external": lambda: example_platform(head=EXTERNAL),
+}

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rayshim.k8s import names
+from rayshim.k8s.config import Group, Platform
+from rayshim.k8s.render import render
 
 Object = dict[str, Any]
 
@@ -102,3 +104,20 @@ def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 def group_of(pod: Object) -> str:
     """Name of the group in platform.yaml that a pod belongs to; empty: none."""
     return _labels(pod).get(names.GROUP, "")
+
+
+def worker_args(platform: Platform, group: Group) -> list[str]:
+    """Arguments of the container of a group's worker."""
+    name = f"{platform.name}-{group.name}-worker-0123456789"
+    found: list[str] = pods(render(platform).objects)[name]["spec"]["containers"][0][
+        "args"
+    ]
+    return found
+
+
+def head_container(platform: Platform) -> Object:
+    """The container of the head."""
+    found: Object = pods(render(platform).objects)["demo-scheduler"]["spec"][
+        "containers"
+    ][0]
+    return found
