@@ -189,7 +189,10 @@ class ApiServer:
         server = _Server(self._config(), self._application)
         self._server = server
         self._thread = threading.Thread(
-            target=self._serve, args=(server, listener), name="localkube API server"
+            target=self._serve,
+            args=(server, listener),
+            name="localkube API server",
+            daemon=True,  # resume() makes another one; stop() joins it
         )
         self._thread.start()
         if not server.serves.wait(_START_S):

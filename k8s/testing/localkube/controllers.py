@@ -7,7 +7,7 @@ import base64
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,6 +118,10 @@ class Controllers:
         return future.result(CALL_S)
 
     async def _start(self) -> None:
+        # One thread, there from the beginning: a test that finds another one after
+        # itself would take it for its own.
+        self._loop.set_default_executor(ThreadPoolExecutor(1, "localkube-files"))
+        await asyncio.to_thread(int)
         connection = Connection(
             self._api.url,
             self._api.admin_token,

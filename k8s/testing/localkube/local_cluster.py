@@ -73,7 +73,8 @@ class LocalCluster:
         #: The operator's process; None if there is none.
         self.operator: OperatorProcess | None = None
         self._with_operator = operator
-        self._kubes: list[Kube] = []
+        #: (kubeconfig, namespace) -> connection.
+        self._kubes: dict[tuple[Path, str], Kube] = {}
         self._controllers: Controllers | None = None
         self._folder: Path | None = None
 
@@ -128,7 +129,7 @@ class LocalCluster:
                 self._controllers.stop()
         finally:
             self._controllers = None
-            for kube in self._kubes:
+            for kube in self._kubes.values():
                 kube.close()
             self._kubes.clear()
             self.api.stop()
@@ -365,9 +366,12 @@ class LocalCluster:
         return self._controllers
 
     def _kube(self, kubeconfig: Path, namespace: str) -> Kube:
-        made = Kube.load(namespace=namespace, kubeconfig=str(kubeconfig))
-        self._kubes.append(made)
-        return made
+        key = (kubeconfig, namespace)
+        if key not in self._kubes:
+            self._kubes[key] = Kube.load(
+                namespace=namespace, kubeconfig=str(kubeconfig)
+            )
+        return self._kubes[key]
 
     def _pod_like(self, namespace: str = "default") -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("LANG",) if name in os.environ}

@@ -173,6 +173,9 @@ class PodLife:
         commands = []
         for place, (container, is_init) in enumerate(listed):
             folder = self._folder / str(place)
+            # Whoever names no container wants the log of the first that is none of
+            # those that only prepare.
+            order = place + (len(listed) if is_init else 0)
             own = {"TMPDIR": str(folder / "t"), "HOME": str(folder / "w")}
             commands.append(
                 await command_of(pod, container, volumes, {**base, **own}, allocatable)
@@ -188,7 +191,7 @@ class PodLife:
                 host=machine.host,
                 session=machine.session,
                 folder=folder,
-                log=self._logs / f"{self._number}_{container['name']}.log",
+                log=self._logs / f"{self._number}_{order}_{container['name']}.log",
                 told=self._news.set,
             )
             life.check()
@@ -394,15 +397,15 @@ def log_of(folder: Path, namespace: str, pod: str, container: str, part: str) ->
         folder: of the cluster.
         namespace: of the pod.
         pod: name.
-        container: name; empty: the pod's only one, or its first by name.
+        container: name; empty: the pod's first.
         part: ".log", or ".previous" for the run before.
     """
-    found: list[tuple[int, Path]] = []
+    found: list[tuple[int, int, Path]] = []
     for path in (folder / "logs" / f"{namespace}_{pod}").glob(f"*{part}"):
-        number, _, name = path.stem.partition("_")
+        number, order, name = path.stem.split("_", 2)
         if container in ("", name):
-            found.append((-int(number), path))
+            found.append((-int(number), int(order), path))
     with contextlib.suppress(OSError):
-        for _, path in sorted(found)[:1]:
+        for _, _, path in sorted(found)[:1]:
             return path.read_bytes()
     return b""
