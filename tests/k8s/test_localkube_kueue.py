@@ -219,6 +219,17 @@ def test_a_pod_group_without_its_size_is_refused(cluster: LocalCluster) -> None:
     with pytest.raises(Forbidden, match="pod-group-total-count"):
         cluster.kube().create(made)
 
+    sizeless = gang("sizeless", 1)
+    del sizeless["spec"]["template"]["metadata"]["annotations"]
+    cluster.kube().apply(sizeless)
+
+    def said() -> str:
+        status = (cluster.kube().get("Deployment", "sizeless") or {}).get("status", {})
+        found = {one["type"]: one for one in status.get("conditions") or ()}
+        return str(found.get("ReplicaFailure", {}).get("message", ""))
+
+    assert "pod-group-total-count" in cluster.wait_for("its reason", said)
+
 
 def test_a_queue_borrows_what_its_cohort_has_left() -> None:
     place = ("a100", "gpu")

@@ -21,6 +21,8 @@ from rayshim.k8s.testing.localkube.connection import (
 )
 from rayshim.k8s.testing.localkube.services import is_ready
 
+#: Seconds after which a pod that was refused is tried again.
+REFUSED_S = 1.0
 TEMPLATE_HASH = "pod-template-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 #: Letters of names of pods, as Kubernetes draws them: no vowels, no words.
@@ -205,7 +207,8 @@ class Deployments:
                     "message": "Deployment has minimum availability."
                     if is_available
                     else "Deployment does not have minimum availability.",
-                }
+                },
+                *((new.get("status") or {}).get("conditions") or ()),
             ],
         }
         await write_status(self._connection, self._deployments, made, status)
@@ -220,9 +223,17 @@ class Deployments:
             if is_active(pod)
         ]
         want = made["spec"].get("replicas", 1)
+        failure = ""
         for _ in range(want - len(pods)):
             name = f"{made['metadata']['name']}-{random_suffix()}"
-            pod = await self._connection.create("Pod", pod_of(made, name))
+            try:
+                pod = await self._connection.create("Pod", pod_of(made, name))
+            except Refused as error:
+                if error.status not in (400, 403, 422):
+                    raise
+                failure = str(error)
+                self._lower.add_later(key, REFUSED_S)
+                break
             self._pods.remember(pod)
             pods.append(pod)
         surplus = sorted(pods, key=_worth)[: max(len(pods) - want, 0)]
@@ -238,6 +249,7 @@ class Deployments:
             "readyReplicas": ready,
             "availableReplicas": ready,
             "observedGeneration": made["metadata"].get("generation", 1),
+            "conditions": [_failed(failure)] if failure else [],
         }
         await write_status(self._connection, self._sets, made, status)
 
@@ -273,6 +285,15 @@ async def write_status(
                 informer.kind, key_of(made), {"status": change}, "status"
             )
         )
+
+
+def _failed(message: str) -> Object:
+    return {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": message,
+    }
 
 
 def _hash_of(replica_set: Object) -> str:
