@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import urllib3
+from kubernetes import client, config
 
 from api_objects import (
     config_map,
@@ -717,3 +718,31 @@ def test_services_get_an_address_and_keep_it(kube: Kube) -> None:
     assert made["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
     again = kube.apply(sent)
     assert again["spec"]["clusterIP"] == made["spec"]["clusterIP"]
+
+
+def test_the_official_client_reads_and_writes(
+    api: ApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    settings = client.Configuration()
+    config.load_kube_config(
+        str(api.kubeconfig(tmp_path / "official")), client_configuration=settings
+    )
+    with client.ApiClient(settings) as connection:
+        core = client.CoreV1Api(connection)
+        sent = client.V1Pod(
+            metadata=client.V1ObjectMeta(name="one", labels={"a": "b"}),
+            spec=client.V1PodSpec(
+                containers=[client.V1Container(name="main", image="app:1")]
+            ),
+        )
+        made = core.create_namespaced_pod(kube.namespace, sent)
+        assert made.metadata.uid
+        listed = core.list_namespaced_pod(kube.namespace, label_selector="a=b")
+        assert [one.metadata.name for one in listed.items] == ["one"]
+        change = {"spec": {"containers": [{"name": "main", "image": "app:2"}]}}
+        made = core.patch_namespaced_pod("one", kube.namespace, change)
+        assert made.spec.containers[0].image == "app:2"
+        core.delete_namespaced_pod("one", kube.namespace)
+        with pytest.raises(client.ApiException) as caught:
+            core.read_namespaced_pod("one", kube.namespace)
+        assert (caught.value.status, caught.value.reason) == (404, "Not Found")
