@@ -224,8 +224,10 @@ def status(target: Target, output: str, operator: bool, watch: bool) -> None:
 @click.option(
     "--token-path",
     default=None,
+    envvar="RAYSHIM_TOKEN_PATH",
     type=click.Path(dir_okay=False),
-    help="File with the cluster's token.  [default: /etc/rayshim/token/token]",
+    help="File with the cluster's token.  [default: RAYSHIM_TOKEN_PATH, or "
+    "/etc/rayshim/token/token]",
 )
 @click.option(
     "--metrics-host",

@@ -7,6 +7,7 @@ For the runtime "rayshim" it is the head's control service, over its channel; fo
 from __future__ import annotations
 
 import json
+import os
 import re
 import urllib.error
 import urllib.request
@@ -34,6 +35,8 @@ TOKEN_PATH: Final = "/etc/rayshim/token/token"
 TLS_DIRECTORY: Final = "/etc/rayshim/tls"
 #: Of a Secret of type kubernetes.io/tls, as cert-manager fills it.
 TLS_KEYS: Final = ("ca.crt", "tls.crt", "tls.key")
+#: Variables that say where these are.
+TLS_VARIABLES: Final = ("RAYSHIM_TLS_CA", "RAYSHIM_TLS_CERT", "RAYSHIM_TLS_KEY")
 #: Name in the platform's certificates, as in those of `rayshim cert`.
 TLS_NAME: Final = "rayshim"
 #: Seconds for one answer.
@@ -98,9 +101,18 @@ def parse_worker(
     return WorkerName(of_gang["group"], of_gang["gang"])
 
 
-def tls_files(directory: str = TLS_DIRECTORY) -> Credentials:
-    """The files of a mounted Secret of type kubernetes.io/tls."""
-    ca, cert, key = (f"{directory}/{name}" for name in TLS_KEYS)
+def tls_files(directory: str = "") -> Credentials:
+    """The files of a mounted Secret of type kubernetes.io/tls.
+
+    Args:
+        directory: where they are; empty: as the pod is told by ``RAYSHIM_TLS_CA``,
+            ``RAYSHIM_TLS_CERT`` and ``RAYSHIM_TLS_KEY``, or :data:`TLS_DIRECTORY`.
+    """
+    told = {} if directory else os.environ
+    ca, cert, key = (
+        told.get(variable) or f"{directory or TLS_DIRECTORY}/{name}"
+        for variable, name in zip(TLS_VARIABLES, TLS_KEYS, strict=True)
+    )
     return Credentials(ca, cert, key, TLS_NAME)
 
 

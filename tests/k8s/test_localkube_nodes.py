@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autoscaled import platform_of
 from localkube_objects import (
     POD_IP,
     WAITING,
@@ -29,7 +30,9 @@ from localkube_objects import (
     workload,
 )
 from rayshim.k8s.api import Kube
-from rayshim.k8s.testing.localkube import FakeNode, LocalCluster
+from rayshim.k8s.rendering.workers import worker_groups
+from rayshim.k8s.testing.localkube import FakeNode, LocalCluster, platform_nodes
+from rayshim.k8s.testing.localkube.scheduling import obstacle
 
 pytestmark = pytest.mark.slow
 
@@ -528,6 +531,20 @@ def test_what_does_not_come_is_explained(cluster: LocalCluster, kube: Kube) -> N
     assert "after 0.1 s still not there: the moon" in str(error.value)
     assert "default/fails: " in str(error.value)
     assert "| no config" in str(error.value)
+
+
+def test_nodes_of_a_platform_take_what_it_renders() -> None:
+    platform = platform_of()
+    nodes = {one.name: one.to_object() for one in platform_nodes(platform)}
+    groups = {one["metadata"]["name"]: one for one in worker_groups(platform)}
+
+    for group in ("cpu-ingest", "gpu-train"):
+        spec = groups[f"demo-{group}"]["spec"]["worker"]["spec"]
+        made = pod("any", **spec)
+        fits = [
+            name for name, node in sorted(nodes.items()) if not obstacle(made, node, {})
+        ]
+        assert fits == [f"{group}-{number}" for number in range(4)]
 
 
 def test_a_cluster_leaves_nothing_and_starts_quickly() -> None:

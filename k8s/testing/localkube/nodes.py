@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rayshim.k8s import names
 from rayshim.k8s.api import Object
+from rayshim.k8s.config import Platform
+from rayshim.k8s.rendering import machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +94,37 @@ DEFAULT_NODES = (
         taints=({"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"},),
     ),
 )
+
+
+def platform_nodes(platform: Platform, *, machines_of_group: int = 4) -> list[FakeNode]:
+    """A machine for the head, and some for the workers of each group.
+
+    Args:
+        platform: whose labels and taints they have.
+        machines_of_group: how many each group has at most, one worker on each.
+    """
+    head_taint = machines.group_taint(names.HEAD)
+    found = [
+        FakeNode(
+            f"{names.HEAD}-0",
+            platform.head.cpus + 4,
+            platform.head.memory_gib + 16,
+            labels={names.GROUP: names.HEAD},
+            taints=(head_taint,),
+        )
+    ]
+    for group in platform.groups:
+        resource = group.accelerator.resource if group.accelerator else ""
+        count = group.accelerator.count if group.accelerator else 0
+        found += [
+            FakeNode(
+                f"{group.name}-{number}",
+                group.cpus + 1,
+                group.memory_gib + 2,
+                labels={names.GROUP: group.name, **group.node_selector},
+                taints=tuple(machines.taints(group)),
+                allocatable={resource: str(count)} if resource else {},
+            )
+            for number in range(min(group.max, machines_of_group))
+        ]
+    return found
