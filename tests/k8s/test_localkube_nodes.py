@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autoscaled import platform_of
 from localkube_objects import (
     POD_IP,
     WAITING,
@@ -29,6 +28,7 @@ from localkube_objects import (
     state,
     workload,
 )
+from platforms import example_platform
 from rayshim.k8s.api import Kube
 from rayshim.k8s.rendering.workers import worker_groups
 from rayshim.k8s.testing.localkube import FakeNode, LocalCluster, platform_nodes
@@ -534,7 +534,7 @@ def test_what_does_not_come_is_explained(cluster: LocalCluster, kube: Kube) -> N
 
 
 def test_nodes_of_a_platform_take_what_it_renders() -> None:
-    platform = platform_of()
+    platform = example_platform()
     nodes = {one.name: one.to_object() for one in platform_nodes(platform)}
     groups = {one["metadata"]["name"]: one for one in worker_groups(platform)}
 

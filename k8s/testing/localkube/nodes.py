@@ -100,9 +100,10 @@ def platform_nodes(platform: Platform, *, machines_of_group: int = 4) -> list[Fa
     """A machine for the head, and some for the workers of each group.
 
     Args:
-        platform: whose labels and taints they have.
+        platform: whose labels they have, and on EKS its taints.
         machines_of_group: how many each group has at most, one worker on each.
     """
+    is_tainted = bool(platform.eks_cluster)
     head_taint = machines.group_taint(names.HEAD)
     found = [
         FakeNode(
@@ -110,7 +111,7 @@ def platform_nodes(platform: Platform, *, machines_of_group: int = 4) -> list[Fa
             platform.head.cpus + 4,
             platform.head.memory_gib + 16,
             labels={names.GROUP: names.HEAD},
-            taints=(head_taint,),
+            taints=(head_taint,) if is_tainted else (),
         )
     ]
     for group in platform.groups:
@@ -122,7 +123,7 @@ def platform_nodes(platform: Platform, *, machines_of_group: int = 4) -> list[Fa
                 group.cpus + 1,
                 group.memory_gib + 2,
                 labels={names.GROUP: group.name, **group.node_selector},
-                taints=tuple(machines.taints(group)),
+                taints=tuple(machines.taints(group)) if is_tainted else (),
                 allocatable={resource: str(count)} if resource else {},
             )
             for number in range(min(group.max, machines_of_group))
