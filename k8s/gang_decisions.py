@@ -116,6 +116,9 @@ def _let_go(
     with_node = [one for one in members if one.node is not None]
     staying = [one for one in with_node if one.state is WorkerState.JOINED]
     going = [one for one in with_node if one.state is WorkerState.DRAINING]
+    deleting = [one for one in with_node if one.state is WorkerState.DELETING]
+    if any(not one.is_idle for one in deleting):
+        return None
     if not staying and all(one.has_returned and one.is_idle for one in going):
         return _end(about, "has ended")
     for one in going:

@@ -185,9 +185,11 @@ class _Turn:
                 said = f": {one.worker.note}" if one.worker.note else ""
                 self._remove(one, f"it was lost for more than {wait_s:g} s{said}")
             elif one.state is WorkerState.DRAINING and one.node is not None:
+                if one.node.is_draining:
+                    continue
                 if one.has_returned:
                     self._returned[one.node.node_id] = one
-                elif not one.node.is_draining and self._has_refused(one):
+                elif self._has_refused(one):
                     self._keep.append(
                         KeepWorker(
                             one.worker.name,
@@ -248,7 +250,8 @@ class _Turn:
         for about in self._observed.groups:
             if about.gang:
                 there = self._there(about.name)
-                count = there if about.is_deleting else max(about.replicas, there)
+                count = max(about.replicas, about.size, there)
+                count = there if about.is_deleting else count
                 names_ = (f"{about.name}/{number}" for number in range(count))
                 nodes += [_taken(name, about.group) for name in names_]
         own = self._gang_ids()
@@ -333,7 +336,8 @@ class _Turn:
                 )
         for node_id, one in self._returned.items():
             worker = one.worker
-            if node_id in planned.undrain or not one.is_idle:
+            is_pinned = one.node is not None and one.node.is_pinned
+            if node_id in planned.undrain or not one.is_idle or is_pinned:
                 reason = "it is needed again"
                 self._keep.append(KeepWorker(worker.name, worker.group, reason))
             else:
