@@ -132,7 +132,8 @@ def _let_go(
                 replace(_keep(one, "its node did not drain"), is_refused=True)
             )
     settle_s = min(_group_timeout(platform, about.group), IDLE_S)
-    if all(_is_over(one, settle_s, memory, now) for one in staying):
+    is_over = all(one.is_idle for one in going)
+    if is_over and all(_is_over(one, settle_s, memory, now) for one in staying):
         turn.drain += [
             DrainWorker(
                 one.worker.name,

@@ -269,8 +269,9 @@ def check_limits(case: Case, made: Decisions) -> None:
                 for one in case.workers
                 if one.worker_group == about.name
             )
-            before += max(about.replicas, here)
-            count += max(written.get(about.name, about.replicas), here - removed)
+            replicas = 0 if about.is_deleting else about.replicas
+            before += max(replicas, here)
+            count += max(written.get(about.name, replicas), here - removed)
         if made.launch.get(group.name) or any(
             one.group == group.name for one in made.start_gangs
         ):
