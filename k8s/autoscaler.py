@@ -4,8 +4,8 @@ What must hold whatever happens:
 
 1. Only the holder of the Lease writes; it looks at its clock before each write.
 2. Nothing is stopped while the head does not answer, while a restarted head has not
-   heard again of every worker that was there, or until ``SETTLE_S`` after that: what
-   waits at a node is told after the node itself. Twice the largest cold start ends it.
+   heard again of every worker that was there, or until 3 s after that: what waits at
+   a node is told after the node itself. Twice the largest cold start ends it.
 3. Nothing is done while the API server does not answer.
 4. A new process decides as the old one would: what it lacks (since when a worker is
    away, who has refused) makes it wait longer, never act sooner.
@@ -29,6 +29,7 @@ from rayshim.k8s.config import Platform
 from rayshim.k8s.election import Election, lease_labels
 from rayshim.k8s.event_log import EventLog
 from rayshim.k8s.happenings import conditions, done
+from rayshim.k8s.hearing import Hearing
 from rayshim.k8s.observed import Decisions, Memory, Observed
 from rayshim.k8s.observing import observe, queue_usage
 from rayshim.k8s.planner import decide
@@ -40,7 +41,6 @@ from rayshim.k8s.platform_status import (
 )
 from rayshim.k8s.waking import Watches
 from rayshim.k8s.worker_states import WorkerState, survey
-from rayshim.lineage.demand import Demand
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,6 @@ PAUSE_S: Final = 0.3
 PEEK_S: Final = 1.0
 #: Seconds for which a worker that refused is not drained.
 HOLD_S: Final = 15.0
-#: Seconds for the nodes of a restarted head to say again what waits at them.
-SETTLE_S: Final = 3.0
 #: Seconds between two tries to reach the API server; doubled up to the limit.
 BACK_OFF_S, MAX_BACK_OFF_S = 1.0, 30.0
 #: What has not changed is written, or told, again after so many seconds.
@@ -120,16 +118,8 @@ class PlatformAutoscaler:
         )
         self._events = EventLog(kube, platform.name, identity, clock=clock)
         self.metrics = AutoscalerMetrics()
-        #: The newest demand, with the time when it was heard; None before the first.
-        self._demand: Demand | None = None
-        #: Whether the head has answered in this turn.
-        self._is_heard = False
-        #: Life of the head whose demand is trusted; empty: none yet.
-        self._instance = ""
-        #: Since when another one is there; None: it is trusted.
-        self._restarted_s: float | None = None
-        #: Since when all its workers are back; None: they are not.
-        self._complete_s: float | None = None
+        cold_starts = [one.cold_start_s for one in platform.groups]
+        self._head = Hearing(link, 2 * max(cold_starts, default=0.0))
         self._held: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         #: Worker group -> (replicas and Deployments, since when it is like that).
@@ -137,7 +127,6 @@ class PlatformAutoscaler:
         #: Turns in which the API server did not answer, in a row.
         self._unreachable = 0
         self._may_read_queues = True
-        self._is_status_read = False
         self._written: tuple[float, dict[str, Any]] = (float("-inf"), {})
         self._reported: tuple[float, dict[str, Any]] = (float("-inf"), {})
         #: The last turn.
@@ -181,7 +170,7 @@ class PlatformAutoscaler:
                 return
             if self.status.is_leader and now_s - peeked_s >= PEEK_S:
                 peeked_s = now_s
-                if self._has_new_demand():
+                if self._head.has_changed():
                     return
 
     def pause_s(self) -> float:
@@ -192,14 +181,6 @@ class PlatformAutoscaler:
         if any(one.get("draining") or one.get("left") for one in states):
             return min(BUSY_INTERVAL_S, self._interval_s)
         return self._interval_s
-
-    def _has_new_demand(self) -> bool:
-        before = self._demand
-        try:
-            demand = self._link.demand()
-        except (ConnectionError, RuntimeError, ValueError):
-            return False  # The turn says so.
-        return before is None or _wants(demand) != _wants(before)
 
     # One turn.
 
@@ -234,7 +215,7 @@ class PlatformAutoscaler:
 
     def _troubled(self, now: float, text: str) -> PlatformStatus:
         """The last status, with what went wrong now."""
-        if text not in self.status.problems:
+        if self._unreachable <= 1 and text not in self.status.problems:
             logger.warning("%s", text)
         is_leader = not self._is_dry_run and self._election.holds()
         return replace(self.status, time_s=now, is_leader=is_leader, problems=(text,))
@@ -245,19 +226,20 @@ class PlatformAutoscaler:
             if not is_leader:
                 self._forget()
                 return PlatformStatus(now, self._identity, leader=self._election.holder)
-        problems = self._hear(now)
+        silence = self._head.hear(now)
         look = self._look(now)
         self._remember(look.observed, now)
-        hold = self._settle(look.observed, now)
-        problems += [hold] if hold else []
-        memory = self._memory()
+        seen = survey(look.observed, self._head.demand, now, self._memory())
+        hold = self._head.settle(seen, now, self._last_trusted)
+        problems = [text for text in (silence, hold) if text]
+        demand, memory = self._head.demand, self._memory()
         decisions = decide(
-            self._demand,
+            demand,
             look.observed,
             self._platform,
             now,
             memory=memory,
-            may_stop=self._is_heard and not hold,
+            may_stop=self._head.is_heard and not hold,
         )
         if not self._is_dry_run:
             self._act(decisions, look.observed, now, outcome)
@@ -268,13 +250,13 @@ class PlatformAutoscaler:
             is_leader=not self._is_dry_run,
             leader=self._election.holder,
             is_dry_run=self._is_dry_run,
-            instance=self._instance,
-            demand_s=self._demand.time_s if self._demand is not None else None,
+            instance=self._head.instance,
+            demand_s=demand.time_s if demand is not None else None,
             observed_s=now,
             groups=group_statuses(
                 self._platform,
                 look.observed,
-                self._demand,
+                demand,
                 decisions,
                 now,
                 memory=memory,
@@ -291,26 +273,9 @@ class PlatformAutoscaler:
         self._held.clear()
         self._absent.clear()
         self._owed.clear()
-        self._demand, self._instance = None, ""
-        self._restarted_s = self._complete_s = None
-        self._is_status_read = False
+        self._head = self._head.anew()
 
     # What it sees.
-
-    def _hear(self, now: float) -> list[str]:
-        """Takes the newest demand; what is to be said of it."""
-        try:
-            demand = self._link.demand()
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            self._is_heard = False
-            age = "none was heard yet"
-            if self._demand is not None:
-                age = f"the demand is {now - self._demand.time_s:.0f} s old"
-            return [f"the head does not answer, {age}, nothing is stopped: {error}"]
-        self._is_heard = True
-        # By this machine's clock: the head's may differ.
-        self._demand = replace(demand, time_s=now)
-        return []
 
     def _look(self, now: float) -> _Look:
         ours = {names.PLATFORM: self._platform.name}
@@ -354,8 +319,8 @@ class PlatformAutoscaler:
 
     def _remember(self, observed: Observed, now: float) -> None:
         """Notes since when things are as they are."""
-        seen = survey(observed, self._demand, now, self._memory())
-        if self._is_heard:
+        seen = survey(observed, self._head.demand, now, self._memory())
+        if self._head.is_heard:
             for name, one in seen.items():
                 if one.node is None and one.state is not WorkerState.STARTING:
                     self._absent.setdefault(name, now)
@@ -380,46 +345,7 @@ class PlatformAutoscaler:
         owed = {name: since_s for name, (_, since_s) in self._owed.items()}
         return Memory(dict(self._held), dict(self._absent), owed)
 
-    def _settle(self, observed: Observed, now: float) -> str:
-        """Why the demand may be incomplete; empty: it is not."""
-        demand = self._demand
-        if demand is None or not self._is_heard:
-            return ""
-        if not self._instance and not self._is_status_read:
-            self._is_status_read = True
-            self._instance = self._last_instance()
-        if demand.instance != self._instance:
-            is_first = not self._instance
-            self._instance = demand.instance
-            if not is_first or observed.workers:
-                self._restarted_s, self._complete_s = now, None
-        if self._restarted_s is None:
-            return ""
-        seen = survey(observed, demand, now, self._memory())
-        missing = [one for one in seen.values() if one.state is WorkerState.LOST]
-        limit_s = 2 * max(
-            (one.cold_start_s for one in self._platform.groups), default=0
-        )
-        if now - self._restarted_s > limit_s + SETTLE_S:
-            self._restarted_s = None
-            return ""
-        if missing:
-            self._complete_s = None
-            return (
-                "the head was restarted and has not heard again of "
-                f"{len(missing)} workers: nothing is stopped"
-            )
-        if self._complete_s is None:
-            self._complete_s = now
-        if now - self._complete_s < SETTLE_S:
-            return (
-                "the head was restarted and its nodes tell it again what waits: "
-                "nothing is stopped"
-            )
-        self._restarted_s = None
-        return ""
-
-    def _last_instance(self) -> str:
+    def _last_trusted(self) -> str:
         """The life of the head that the last autoscaler trusted."""
         try:
             found = read_status(self._kube, self._platform.name)
@@ -479,8 +405,9 @@ class PlatformAutoscaler:
         record = _lasting(status)
         if record == before and now - written_s < STATUS_S:
             return
-        trusted = "" if self._restarted_s is not None else self._instance
-        self._kube.apply(status_object(status, self._platform.name, trusted=trusted))
+        self._kube.apply(
+            status_object(status, self._platform.name, trusted=self._head.trusted)
+        )
         self._written = (now, record)
 
     def _write_events(
@@ -501,14 +428,6 @@ class PlatformAutoscaler:
         except (ConnectionError, RuntimeError):
             return  # It is told in the next turn.
         self._reported = (now, lasting)
-
-
-def _wants(demand: Demand) -> object:
-    """What of a demand makes a turn worth while."""
-    leases = [(one.resources, one.count, one.labels) for one in demand.leases]
-    gangs = [(one.group_id, one.bundles) for one in demand.gangs]
-    nodes = [(one.node_id, one.is_draining) for one in demand.nodes]
-    return demand.instance, leases, gangs, nodes, demand.requested
 
 
 def _lasting(status: PlatformStatus) -> dict[str, Any]:

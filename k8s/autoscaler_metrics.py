@@ -26,6 +26,8 @@ class AutoscalerMetrics:
     def __init__(self) -> None:
         #: Only the autoscaler's own.
         self.registry = CollectorRegistry()
+        #: Port on which they are served; 0: they are not.
+        self.port = 0
         self._workers = _gauge(known.WORKERS, self.registry)
         self._late = _gauge(known.LATE_WORKERS, self.registry)
         self._age = _gauge(known.DEMAND_AGE, self.registry)
@@ -88,8 +90,10 @@ class AutoscalerMetrics:
             host: address to listen on; "0.0.0.0" in a pod.
         """
         server, thread = start_http_server(port, host, registry=self.registry)
+        self.port = server.server_port
 
         def stop() -> None:
+            self.port = 0
             server.shutdown()
             server.server_close()
             thread.join()
