@@ -63,7 +63,8 @@ def autoscaler_rights(platform: str) -> tuple[Right, ...]:
         Right(LEASES, "leases", ("create",)),
         Right(LEASES, "leases", ("get", "update"), (name,)),
         Right(CORE, "configmaps", ("create",)),
-        Right(CORE, "configmaps", ("patch",), (names.status_map(platform),)),
+        # It reads what the autoscaler before it knew of the head.
+        Right(CORE, "configmaps", ("get", "patch"), (names.status_map(platform),)),
         # It counts up those that it has written before.
         Right(CORE, "events", ("create", "get", "patch")),
     )

@@ -241,12 +241,13 @@ class Keeper:
         code = one.process.process.wait()
         is_head = one is self._head
         name = "head" if is_head else "node"
+        words = one.process.last_words()[-1000:].strip() or "nothing"
         logger.warning(
             "the %s (pid %d) ended with code %d; it said last: %s",
             name,
             one.pid,
             code,
-            one.process.last_words()[-1000:].strip() or "nothing",
+            words,
         )
         if is_head:
             one.process.end(0.0)
@@ -262,7 +263,10 @@ class Keeper:
         deaths = self._deaths.setdefault(name, [])
         deaths[:] = [*(at for at in deaths if now - at < DEATHS_WITHIN_S), now]
         if len(deaths) > MAX_DEATHS:
-            self._give_up(f"the {name} died {len(deaths)} times", 1)
+            last = words.splitlines()[-1]
+            self._give_up(
+                f"the {name} died {len(deaths)} times; it said last: {last}", 1
+            )
             return
         try:
             if is_head:

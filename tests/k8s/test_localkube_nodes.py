@@ -32,6 +32,7 @@ from platforms import example_platform
 from rayshim.k8s.api import Kube
 from rayshim.k8s.rendering.workers import worker_groups
 from rayshim.k8s.testing.localkube import FakeNode, LocalCluster, platform_nodes
+from rayshim.k8s.testing.localkube.pod_environment import Mount, rewritten
 from rayshim.k8s.testing.localkube.scheduling import obstacle
 
 pytestmark = pytest.mark.slow
@@ -583,3 +584,10 @@ def test_the_command_shows_how_to_reach_the_cluster_and_ends(tmp_path: Path) -> 
     assert nodes == {"cpu-0", "cpu-1", "gpu-0"}
     assert process.returncode == 0
     assert not Path(path).exists()
+
+
+@pytest.mark.parametrize("slashes", ["///", "////"])
+def test_a_mount_is_found_behind_the_slashes_of_a_url(slashes: str) -> None:
+    mounts = [Mount("/var/lib/state", Path("/tmp/p/1"))]
+    told = rewritten(f"sqlite:{slashes[:-1]}/var/lib/state/db", mounts)
+    assert told == f"sqlite:{slashes[:-1]}/tmp/p/1/db"

@@ -134,9 +134,9 @@ def rewritten(text: str, mounts: Sequence[Mount]) -> str:
         return text
     real = {mount.path: str(mount.real) for mount in mounts}
     longest_first = sorted(real, key=len, reverse=True)
-    # Begins a word, or follows the slashes of a URL such as sqlite:///state/db.
+    # Begins a word, or follows the slashes of a URL: sqlite:///state/db, or four.
     pattern = re.compile(
-        r"(?:(?<=://)|(?<![\w./~-]))("
+        r"(?:(?<=://)|(?<=:///)|(?<![\w./~-]))("
         + "|".join(map(re.escape, longest_first))
         + r")(?![\w.-])"
     )
