@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -144,6 +145,13 @@ def test_a_preempted_gang_ends_and_queues_again(cluster: LocalCluster) -> None:
     cluster.wait_for("it waits", lambda: gated(cluster, "next") == 3)
 
     kueue.preempt("old")
+    with pytest.raises(LookupError, match="no group old is admitted"):
+        kueue.preempt("old")
+    # Its quota is free when its last pod has ended.
+    while gated(cluster, "next") == 3:
+        time.sleep(0.01)
+    pods = cluster.pods("default", {"app": "old"})
+    assert all(one["spec"].get("schedulingGates") for one in pods)
     cluster.wait_for("the next one", lambda: ready(cluster, "next") == 3)
     cluster.wait_for("the old one waits", lambda: gated(cluster, "old") == 3)
 

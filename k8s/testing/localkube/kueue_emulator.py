@@ -77,6 +77,8 @@ class _Admitted:
     queue: str
     assignment: Assignment
     total: int
+    #: Its pods are to end; until then it has its quota.
+    is_preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class KueueEmulator:
     def admitted(self) -> dict[Key, tuple[str, ...]]:
         """(namespace, group) -> pods that were let through and have not ended."""
         with self._lock:
-            keys = list(self._admitted)
+            keys = [key for key, one in self._admitted.items() if not one.is_preempted]
         groups = self._groups()
         return {
             key: tuple(pod["metadata"]["name"] for pod in groups[key].let_through)
@@ -159,9 +161,9 @@ class KueueEmulator:
             return dict(self._messages)
 
     def preempt(self, group: str, namespace: str = "default") -> None:
-        """Take an admitted group's quota away: its pods are deleted.
+        """Delete the pods of an admitted group.
 
-        It queues again, behind the others, when they have ended.
+        When they have ended its quota is free, and it queues again behind the others.
 
         Raises:
             LookupError: it is not admitted.
@@ -170,12 +172,11 @@ class KueueEmulator:
 
     async def _preempt(self, group: str, namespace: str) -> None:
         key = (namespace, group)
-        if key not in self._admitted:
+        record = self._admitted.get(key)
+        if record is None or record.is_preempted:
             raise LookupError(f"no group {group} is admitted in {namespace}")
         found = self._groups()[key]
-        with self._lock:
-            record = self._admitted.pop(key)
-            self._arrivals[key] = next(self._numbers)
+        record.is_preempted = True
         self._note("preempted", found, record, found.let_through)
         for pod in found.let_through:
             await self._connection.delete(
@@ -238,6 +239,11 @@ class KueueEmulator:
         groups = self._groups()
         for key in [key for key in self._admitted if key not in groups]:
             self._finish(key)
+        for key in [key for key, one in self._admitted.items() if one.is_preempted]:
+            if not groups[key].let_through:
+                with self._lock:
+                    del self._admitted[key]
+                self._arrivals[key] = next(self._numbers)
         for key in [key for key in self._arrivals if key not in groups]:
             del self._arrivals[key]
         for key in groups:
@@ -314,6 +320,8 @@ class KueueEmulator:
     async def _replace(self, group: _Group) -> None:
         """Let through what takes the place of a pod that has ended."""
         record = self._admitted[group.key]
+        if record.is_preempted:
+            return
         free = record.total - len(group.let_through)
         pods = group.gated[: max(free, 0)]
         if not pods:
@@ -352,7 +360,8 @@ class KueueEmulator:
     def _finish(self, key: Key) -> None:
         with self._lock:
             record = self._admitted.pop(key)
-        self._note("finished", _Group(key, ()), record, [])
+        if not record.is_preempted:
+            self._note("finished", _Group(key, ()), record, [])
 
     def _note(
         self, event: str, group: _Group, record: _Admitted, pods: list[Object]
