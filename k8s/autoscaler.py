@@ -28,6 +28,7 @@ from rayshim.k8s.carrying_out import CarryingOut, LeaseLost, Outcome, may_not
 from rayshim.k8s.config import Platform
 from rayshim.k8s.election import Election, lease_labels
 from rayshim.k8s.event_log import EventLog
+from rayshim.k8s.gang import gang_id
 from rayshim.k8s.happenings import conditions, done
 from rayshim.k8s.hearing import Hearing
 from rayshim.k8s.observed import Decisions, Memory, Observed
@@ -122,6 +123,7 @@ class PlatformAutoscaler:
         self._head = Hearing(link, 2 * max(cold_starts, default=0.0))
         self._held: dict[str, float] = {}
         self._absent: dict[str, float] = {}
+        self._unwanted: dict[str, float] = {}
         #: Worker group -> (replicas and Deployments, since when it is like that).
         self._owed: dict[str, tuple[tuple[int, int], float]] = {}
         #: Turns in which the API server did not answer, in a row.
@@ -272,6 +274,7 @@ class PlatformAutoscaler:
         """What was noticed while it led says nothing when it leads again."""
         self._held.clear()
         self._absent.clear()
+        self._unwanted.clear()
         self._owed.clear()
         self._head = self._head.anew()
 
@@ -326,6 +329,12 @@ class PlatformAutoscaler:
                     self._absent.setdefault(name, now)
                 else:
                     self._absent.pop(name, None)
+        demand = self._head.demand
+        if self._head.is_heard and demand is not None:
+            waiting = {gang_id(one.group_id) for one in demand.gangs}
+            waiting |= {gang_id(one) for one in demand.placing}
+            gangs = {one.gang for one in observed.groups if one.gang} - waiting
+            self._unwanted = {one: self._unwanted.get(one, now) for one in gangs}
         for name in [name for name in self._absent if name not in seen]:
             del self._absent[name]
         for name in [name for name, until in self._held.items() if until <= now]:
@@ -343,7 +352,7 @@ class PlatformAutoscaler:
 
     def _memory(self) -> Memory:
         owed = {name: since_s for name, (_, since_s) in self._owed.items()}
-        return Memory(dict(self._held), dict(self._absent), owed)
+        return Memory(dict(self._held), dict(self._absent), owed, dict(self._unwanted))
 
     def _last_trusted(self) -> str:
         """The life of the head that the last autoscaler trusted."""

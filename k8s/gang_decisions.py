@@ -8,7 +8,7 @@ that has ended, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rayshim.k8s import gang as gangs
@@ -30,6 +30,9 @@ from rayshim.lineage.node_groups import Unmet
 #: Seconds for which all nodes of a gang have been idle when it ends. A placement group
 #: that follows may take them over until then.
 IDLE_S = 5.0
+#: Seconds after which a placement group that does not wait is over, or its nodes say
+#: that it is there: what they say of themselves comes later than what the head decides.
+UNWANTED_S = 3.0
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ def decide_gangs(
     platform: Platform,
     now: float,
     *,
+    placing: Collection[str] = (),
     memory: Memory,
     may_stop: bool,
 ) -> GangTurn:
@@ -61,10 +65,17 @@ def decide_gangs(
         waiting: placement groups that wait, of a demand that is new if ``may_stop``.
         platform: the file.
         now: Unix time.
-        memory: which workers have refused.
+        placing: ids of the gangs whose placement groups are being given places: they
+            neither wait nor run.
+        memory: which workers have refused, and since when placement groups wait no
+            more.
         may_stop: whether what nothing needs may go.
     """
     turn = GangTurn()
+
+    def is_over(about: ObservedGroup) -> bool:
+        return now - memory.unwanted.get(about.gang, now) >= UNWANTED_S
+
     wanted = {gangs.gang_id(one.group_id): one for one in waiting}
     ending: list[tuple[int, EndGang]] = []
     for about in observed.groups:
@@ -86,7 +97,7 @@ def decide_gangs(
                 for one in members
                 if may_stop and _can_stay(one)
             ]
-        elif may_stop:
+        elif about.gang not in placing and may_stop and is_over(about):
             ended = _let_go(turn, about, members, platform, now, memory)
             if ended is not None:
                 progress = max((_progress(one) for one in members), default=0)

@@ -99,6 +99,8 @@ class Memory:
     absent: Mapping[str, float] = field(default_factory=dict)
     #: Worker group -> since when ``replicas`` is larger than what is there.
     owed: Mapping[str, float] = field(default_factory=dict)
+    #: Gang -> since when its placement group does not wait.
+    unwanted: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

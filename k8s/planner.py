@@ -226,6 +226,7 @@ class _Turn:
             [one for one in self._demand.gangs if gang_id(one.group_id) in own],
             self._platform,
             self._now,
+            placing={gang_id(one) for one in self._demand.placing},
             memory=self._memory,
             may_stop=self._may_stop,
         )

@@ -96,6 +96,9 @@ class Demand:
     requested: tuple[Mapping[str, float], ...] = ()
     #: Selector of each of them; empty: none has one.
     requested_labels: tuple[Mapping[str, str], ...] = ()
+    #: Hex ids of the placement groups that are being given places: they are not among
+    #: ``gangs``, and may be among them again if it does not come to that.
+    placing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a map of plain lists, maps, numbers and texts."""
@@ -123,6 +126,7 @@ class Demand:
                 gangs=tuple(_gang(one) for one in record["gangs"]),
                 requested=tuple(record["requested"]),
                 requested_labels=tuple(record.get("requested_labels", ())),
+                placing=tuple(record.get("placing", ())),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not a demand: {error}") from error

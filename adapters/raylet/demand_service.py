@@ -116,6 +116,7 @@ class DemandService:
             gangs=tuple(self._gangs()),
             requested=tuple(asked.bundles),
             requested_labels=tuple(asked.labels),
+            placing=tuple(self._placing()),
         )
 
     def answer(self) -> dict[str, Any]:
@@ -222,7 +223,7 @@ class DemandService:
             is_trying = group.state is pg.GroupState.RESERVING
             if group.group_id not in machine.waiting and not is_trying:
                 continue
-            if is_trying and now - group.tried_s < ATTEMPT_S:
+            if self._is_placing(group):
                 continue
             missing = group.missing
             yield GangDemand(
@@ -240,6 +241,15 @@ class DemandService:
                 topology=group.topology,
                 domain=group.domain if group.places else "",
             )
+
+    def _placing(self) -> Iterator[str]:
+        for group in self._control.groups.machine.groups.values():
+            if self._is_placing(group):
+                yield group.group_id.hex()
+
+    def _is_placing(self, group: pg.Group) -> bool:
+        is_trying = group.state is pg.GroupState.RESERVING
+        return is_trying and self._control.now() - group.tried_s < ATTEMPT_S
 
 
 def _counted(

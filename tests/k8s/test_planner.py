@@ -50,6 +50,8 @@ class Situation:
         self.nodes: list[NodeFacts] = []
         self.absent: dict[str, float] = {}
         self.owed: dict[str, float] = {}
+        #: For how long no placement group waits that does not wait now.
+        self.unwanted_s = 9.0
 
     def gang(self, group: str, number: int, size: int, **options: Any) -> str:
         """The worker group of a gang; its id."""
@@ -125,7 +127,11 @@ class Situation:
             Observed(NOW, tuple(self.groups.values()), tuple(self.workers)),
             self.platform,
             NOW,
-            memory=Memory(absent=self.absent, owed=self.owed),
+            memory=Memory(
+                absent=self.absent,
+                owed=self.owed,
+                unwanted=dict.fromkeys(self.groups, NOW - self.unwanted_s),
+            ),
             may_stop=may_stop,
         )
 
@@ -479,6 +485,17 @@ def test_a_gang_that_has_left_is_deleted() -> None:
     assert not made.delete
 
 
+def test_a_placement_group_that_does_not_wait_for_a_moment_keeps_its_gang() -> None:
+    case = Situation()
+    for number in (1, 2):
+        found = case.gang(GPU, number, 1)
+    case.worker(found, pod=PodState.GATED)
+    case.node("g000000001")
+    case.unwanted_s = 2.0
+
+    assert case.decide() == Decisions()
+
+
 def test_gangs_nobody_waits_for_are_cancelled_gated_ones_first() -> None:
     case = Situation(gpu_group(max=9))
     for number, state in ((1, PodState.PENDING), (2, PodState.GATED)):
@@ -492,6 +509,16 @@ def test_gangs_nobody_waits_for_are_cancelled_gated_ones_first() -> None:
     assert made.end_gangs[0].reason == (
         "placement group 000000002000 is gone, and its workers had not joined"
     )
+
+
+def test_a_gang_whose_placement_group_is_being_placed_stays() -> None:
+    case = Situation(gpu_group(max=9))
+    found = case.gang(GPU, 1, 2)
+    case.worker(found, pod=PodState.GATED)
+    case.worker(found, pod=PodState.GATED)
+
+    assert case.decide().end_gangs
+    assert not case.decide(placing=(gang(1, 2).group_id,)).end_gangs
 
 
 def test_a_gang_that_somebody_resized_is_set_back() -> None:

@@ -74,6 +74,7 @@ class Case:
             held={one.name: NOW + pick([-1.0, 9.0]) for one in self.workers[:2]},
             absent={one.name: NOW - pick([0.0, 2.0, 99.0]) for one in self.workers},
             owed={one.name: NOW - pick([0.0, 99.0]) for one in self.groups},
+            unwanted={one.gang: NOW - pick([0.0, 9.0]) for one in self.groups},
         )
         self.demand = Demand(
             "life",
