@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,32 @@ def test_pending_placement_groups_are_gangs(
     assert (gang.name, gang.is_infeasible) == ("pair", True)
     owner.request("remove_placement_group", id=b"g" * 16)
     assert not demand_of(cluster.observer).gangs
+
+
+def test_a_group_whose_nodes_are_asked_is_being_placed(
+    cluster: ClusterProcesses, join: Join
+) -> None:
+    node = cluster.add(cpus=1)
+    owner = join(cluster.head)
+    os.kill(node.process.pid, signal.SIGSTOP)
+    try:
+        group = {"bundles": [{"CPU": 1.0}], "strategy": "PACK", "name": "one"}
+        owner.request("create_placement_group", id=b"g" * 16, **group)
+        demand = wait_until(
+            lambda: (found := demand_of(cluster.observer)).placing and found,
+            "a group that is being placed",
+        )
+        assert demand.placing == ((b"g" * 16).hex(),)
+        assert not demand.gangs
+        # If that takes long, it counts as waiting.
+        demand = wait_until(
+            lambda: (found := demand_of(cluster.observer)).gangs and found, "a gang"
+        )
+        assert not demand.placing
+    finally:
+        os.kill(node.process.pid, signal.SIGCONT)
+    wait_until(lambda: not demand_of(cluster.observer).gangs, "its place")
+    assert not demand_of(cluster.observer).placing
 
 
 def test_a_restarted_head_still_knows_what_was_asked_for(tmp_path: Path) -> None:
