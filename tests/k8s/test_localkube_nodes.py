@@ -139,6 +139,28 @@ def test_a_new_template_replaces_the_pods_when_the_new_ones_are_ready(
     assert "word: new" in log_of(cluster, new["metadata"]["name"], "word")
 
 
+def test_a_recreated_pod_starts_when_the_old_one_has_ended(
+    cluster: LocalCluster, kube: Kube
+) -> None:
+    """Also if that takes longer than everything else."""
+    slow = container(["sh", "-c", "trap 'sleep 0.5; exit' TERM; sleep 1000 & wait"])
+    made = workload("Deployment", "again", slow, strategy={"type": "Recreate"})
+    kube.apply(made)
+    before = cluster.wait_for("the pod", lambda: ready_pods(cluster, "again"))
+    made["spec"]["template"]["metadata"]["labels"]["version"] = "2"
+    kube.apply(made)
+    cluster.wait_for(
+        "the other one",
+        lambda: len(found := ready_pods(cluster, "again")) == 1 and found != before,
+        5.0,
+    )
+
+
+def ready_pods(cluster: LocalCluster, app: str) -> list[str]:
+    found = cluster.pods("default", {"app": app})
+    return [one["metadata"]["name"] for one in found if is_ready(one)]
+
+
 def test_a_service_leads_to_its_ready_pods_by_all_its_names(
     cluster: LocalCluster, kube: Kube
 ) -> None:

@@ -195,7 +195,10 @@ def _grants(role: Mapping[str, Any], words: str, namespace: str) -> Iterator[Gra
 
 
 def not_granted(
-    calls: Iterable[Call], objects: Iterable[Mapping[str, Any]], user: str
+    calls: Iterable[Call],
+    objects: Iterable[Mapping[str, Any]],
+    user: str,
+    groups: Iterable[str] = (),
 ) -> list[Call]:
     """What a user asked for that no role allows, each once.
 
@@ -203,8 +206,9 @@ def not_granted(
         calls: recorded requests (``ApiServer.requests``).
         objects: rendered objects, or those of a namespace.
         user: whose requests.
+        groups: of the user, beside those that follow from the name.
     """
-    grants = grants_of(objects, User.named(user))
+    grants = grants_of(objects, User.named(user, groups))
     asked = dict.fromkeys(one for one in calls if one.user == user)
     return [
         call
@@ -215,7 +219,10 @@ def not_granted(
 
 
 def unused_rules(
-    calls: Iterable[Call], objects: Iterable[Mapping[str, Any]], user: str
+    calls: Iterable[Call],
+    objects: Iterable[Mapping[str, Any]],
+    user: str,
+    groups: Iterable[str] = (),
 ) -> list[Grant]:
     """What roles allow a user that it never asked for.
 
@@ -225,11 +232,12 @@ def unused_rules(
         calls: recorded requests.
         objects: rendered objects, or those of a namespace.
         user: whose.
+        groups: of the user, beside those that follow from the name.
     """
     asked = {one for one in calls if one.user == user}
     return [
         grant
-        for grant in grants_of(objects, User.named(user))
+        for grant in grants_of(objects, User.named(user, groups))
         if not any(grant.allows(call) for call in asked)
     ]
 

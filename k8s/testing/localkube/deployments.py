@@ -252,6 +252,9 @@ class Deployments:
             "conditions": [_failed(failure)] if failure else [],
         }
         await write_status(self._connection, self._sets, made, status)
+        if len(pods) == want == 0:
+            # Its last pod may just have gone, for which a Recreate waits.
+            self._add_owner(made, self._deployments, self._upper)
 
 
 def pod_of(owner: Object, name: str) -> Object:
