@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePath
 
 from rayshim.k8s import names
 from rayshim.k8s.config import Group, Platform
@@ -418,7 +419,8 @@ class _Turn:
                 f"replicas was set to {about.replicas} while {there} workers are "
                 "there; it is set back, since the operator would remove any of the "
                 f"cluster. To have fewer, lower groups.{group.name}.max in "
-                f"{self._platform.source}"
+                # Without the folder in which the autoscaler's pod finds it.
+                f"{PurePath(self._platform.source).name}"
             )
         elif not self._is_settled(about):
             target = max(target, about.replicas)
