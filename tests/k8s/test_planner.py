@@ -263,6 +263,10 @@ def test_replicas_that_somebody_lowered_are_set_back() -> None:
 
     assert (made.replicas, made.is_repair) == (3, True)
     assert made.reason.startswith("replicas was set to 1 while 3 workers are there")
+    # The file, not the folder in which the autoscaler's pod finds it.
+    case.platform = replace(case.platform, source="/etc/rayshim/platform.yaml")
+    (made,) = case.decide().replicas
+    assert made.reason.endswith("lower groups.cpu-ingest.max in platform.yaml")
 
 
 def test_workers_that_somebody_asked_for_are_kept_until_they_are_idle() -> None:
