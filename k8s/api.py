@@ -7,6 +7,7 @@ are left out, since custom resources have none.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import urlencode
 from kubernetes import client, config
 from kubernetes.client import ApiClient
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError
 
 from rayshim.k8s import names
 
@@ -168,10 +170,12 @@ class Kube:
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 kubeconfig, context=context, client_configuration=settings
             )
-        except (config.ConfigException, OSError) as error:
+        except (config.ConfigException, OSError, YAMLError, ValueError) as error:
+            file = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise Unreachable(
-                f"no Kubernetes cluster to talk to: {error}. Set KUBECONFIG, or pass "
-                "--context of a kubeconfig (aws eks update-kubeconfig writes one)"
+                f"no Kubernetes cluster to talk to: kubeconfig {file}: "
+                f"{str(error).rstrip('.')}. Set KUBECONFIG, or pass --context of a "
+                "kubeconfig (aws eks update-kubeconfig writes one)"
             ) from error
         return cls(ApiClient(settings), namespace)
 

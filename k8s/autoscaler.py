@@ -136,18 +136,30 @@ class PlatformAutoscaler:
 
     # The thread.
 
-    def run(self, stop: threading.Event) -> None:
+    def run(
+        self, stop: threading.Event, *, tell: Callable[[str], None] | None = None
+    ) -> None:
         """Turns until ``stop`` is set; then gives the Lease up.
 
         Changes of pods, Deployments and worker groups, and of the demand, begin the
         next turn at once.
+
+        Args:
+            stop: ends it.
+            tell: is given each line of a turn's status that the turn before did not
+                have.
         """
+        told = PlatformStatus()
         wake = threading.Event()
         with Watches(self._kube, self._platform.name, wake):
             while not stop.is_set():
                 wake.clear()
                 try:
-                    self.turn()
+                    status = self.turn()
+                    if tell is not None:
+                        for line in status.news(told):
+                            tell(line)
+                        told = status
                 except Exception:
                     # The next turn starts from what is there then.
                     logger.exception("a turn of the autoscaler failed")

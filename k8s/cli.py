@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,14 +115,20 @@ def plan(target: Target, output: str, offline: bool, explain: bool) -> None:
 @click.option("--force", is_flag=True, help="Also into a folder that is not empty.")
 def render(target: Target, folder: Path, force: bool) -> None:
     """Write every manifest and file that follows from the platform file."""
-    rendered = checked(target.load())
+    from rayshim.k8s.render import render as rendering
+
+    platform = target.load()
+    checked(platform)
     if folder.exists() and any(folder.iterdir()) and not force:
         fail(
             f"{folder} is not empty; give another folder, or --force to replace the "
             "files of the same names",
             BAD_CONFIGURATION,
         )
-    texts = rendered.texts()
+    # Without the folder, which is this machine's: the same bytes everywhere.
+    source = Path(target.config).name
+    others = tuple(replace(one, source=source) for one in platform.others)
+    texts = rendering(replace(platform, source=source, others=others)).texts()
     try:
         for path, text in texts.items():
             place = folder / path
@@ -279,7 +286,10 @@ def autoscaler(
                 platform, host=host, port=port, token_path=token_path or TOKEN_PATH
             )
         except (ValueError, OSError) as error:
-            fail(str(error), BAD_CONFIGURATION)
+            fail(
+                f"{error}; --token-path and --head say where they are outside of a pod",
+                BAD_CONFIGURATION,
+            )
         stack.callback(link.close)
         kube = stack.enter_context(target.connect(platform))
         scaler = PlatformAutoscaler(
@@ -300,7 +310,7 @@ def autoscaler(
                 "give another --metrics-port",
                 BAD_CONFIGURATION,
             )
-        scaler.run(stop)
+        scaler.run(stop, tell=say)
 
 
 def _own_name() -> str:
@@ -387,7 +397,11 @@ def down(
                 f"Remove platform {platform.name} from namespace {platform.namespace} "
                 f"({kinds})?"
             )
-        with _link(kube, platform, head, token_path) as link:
+        with ExitStack() as stack:
+            link = None
+            if found:
+                way = _link(kube, platform, head, token_path)
+                link = stack.enter_context(way)
             done = remove(
                 kube,
                 platform,

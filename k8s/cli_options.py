@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -170,6 +171,8 @@ def _guarded(command: Callable[[], None]) -> None:
     except CommandFailed as error:
         fail(str(error), error.exit_code)
     except Forbidden as error:
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            fail(str(error), ClusterRefuses.exit_code)
         fail(
             f"{error}; have an administrator grant it (base/rbac.yaml of `rayshim k8s "
             "render` has the Role of those who run the platform)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -22,6 +23,8 @@ JSON_KEY: Final = "status.json"
 TEXT_KEY: Final = "status.txt"
 #: Of the JSON.
 VERSION: Final = 1
+#: An age within a text.
+_AGE: Final = re.compile(r"\d+ s\b")
 #: Characters of what is told of one pod.
 MOST: Final = 300
 
@@ -69,6 +72,21 @@ class PlatformStatus:
     def lines(self) -> list[str]:
         """The whole in words, most important first."""
         return list(self._lines())
+
+    def news(self, before: PlatformStatus) -> list[str]:
+        """Its lines that an earlier status lacks; that an age has grown is no news.
+
+        Args:
+            before: the earlier one.
+
+        Example:
+            >>> old = PlatformStatus(demand_s=0, problems=("the demand is 31 s old",))
+            >>> now = PlatformStatus(problems=("the demand is 32 s old", "no quota"))
+            >>> now.news(old)[-1]
+            'no quota'
+        """
+        known = {_AGE.sub("", line) for line in before.lines()}
+        return [line for line in self.lines() if _AGE.sub("", line) not in known]
 
     def _lines(self) -> Iterator[str]:
         if not self.is_leader and not self.is_dry_run:

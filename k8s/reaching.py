@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from rayshim.adapters.wire.tls import Credentials
 from rayshim.k8s import names
@@ -14,6 +15,10 @@ from rayshim.k8s.api import Kube
 from rayshim.k8s.config import Platform
 from rayshim.k8s.demand import TLS_KEYS, ClusterLink, open_link, tls_files
 from rayshim.k8s.failures import ClusterRefuses
+
+_MAKERS: Final = (
+    "`rayshim k8s up` makes that of the token, cert-manager or you that of TLS"
+)
 
 
 @contextmanager
@@ -96,12 +101,15 @@ def place_of(head: str | None) -> tuple[str | None, int | None]:
 
 def _write(kube: Kube, secret: str, keys: tuple[str, ...], folder: Path) -> None:
     found = kube.get("Secret", secret)
-    data = (found or {}).get("data") or {}
+    if found is None:
+        raise ClusterRefuses(
+            f"there is no Secret {secret} in {kube.namespace}; {_MAKERS}"
+        )
+    data = found.get("data") or {}
     for key in keys:
         if not data.get(key):
             raise ClusterRefuses(
-                f"Secret {secret} in {kube.namespace} has no key {key}; `rayshim k8s "
-                "up` makes the platform's own, cert-manager or you that of TLS"
+                f"Secret {secret} in {kube.namespace} has no key {key}; {_MAKERS}"
             )
         path = folder / key
         path.touch(mode=0o600)

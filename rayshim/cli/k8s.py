@@ -16,8 +16,8 @@ def __getattr__(name: str) -> object:
     try:
         from rayshim.k8s.cli import k8s as group
     except ModuleNotFoundError as error:
-        raise click.ClickException(
+        raise click.UsageError(
             f"{error.name} is not installed: `rayshim k8s` needs "
-            "`pip install 'rayshim[k8s]'`"
+            "`pip install 'rayshim[k8s]'`, or `pip install '.[k8s]'` in a clone"
         ) from error
     return group

@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from autoscaled import (
 )
 from fake_kube import World
 from rayshim.k8s import metric_names, names
-from rayshim.k8s.platform_status import read_status
+from rayshim.k8s.platform_status import PlatformStatus, read_status
 
 LEASE_AND_STATUS = {("replace", "Lease"), ("apply", "ConfigMap")}
 
@@ -254,6 +255,14 @@ def test_lowered_replicas_are_repaired_and_an_event_tells() -> None:
     world.has_operator = True
     run_for(world, scaler, 5)
     assert not world.picked
+
+
+def test_a_line_is_told_once_though_its_age_grows() -> None:
+    before = PlatformStatus(problems=("the demand is 31 s old, nothing is stopped",))
+    again = replace(before, problems=("the demand is 32 s old, nothing is stopped",))
+    assert again.news(before) == []
+    more = replace(again, problems=(*again.problems, "a Role is lacking"))
+    assert more.news(before) == ["a Role is lacking"]
 
 
 def test_a_dry_run_writes_nothing_at_all() -> None:

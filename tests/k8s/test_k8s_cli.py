@@ -376,6 +376,35 @@ def test_the_role_of_people_is_enough_in_a_namespace_that_is_there(
     assert "RoleBinding demo-admin is left to an administrator" in done.stderr
 
 
+def test_a_kubeconfig_that_cannot_be_used_is_named(site: Site, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.kubeconfig"
+    broken.write_text("clusters: [")
+    refused = site.run("status", kubeconfig=broken)
+    assert refused.exit_code == 3
+    assert f"no Kubernetes cluster to talk to: kubeconfig {broken}" in refused.stderr
+    wrong = site.api.kubeconfig(tmp_path / "wrong.kubeconfig", token="wrong")
+    refused = site.run("status", kubeconfig=wrong)
+    assert refused.exit_code == 3
+    assert refused.stderr.rstrip().endswith("log in again")
+
+
+def test_nothing_is_said_of_draining_where_nothing_is(site: Site) -> None:
+    done = site.run("down", "--yes")
+    assert done.exit_code == 0
+    assert done.stdout == "Nothing of platform demo was there to remove\n"
+    assert done.stderr == ""
+    refused = site.run("drill", "head")
+    assert refused.exit_code == 3
+    assert "there is no Secret demo-token in ray-prod" in refused.stderr
+
+
+def test_rendered_files_do_not_say_where_the_file_was(site: Site) -> None:
+    folder = site.folder / "out"
+    assert site.run("render", "-o", str(folder)).exit_code == 0
+    for file in folder.rglob("*.yaml"):
+        assert str(site.folder) not in file.read_text(), file
+
+
 def test_an_api_server_that_is_away_is_named(site: Site) -> None:
     site.api.pause()
     away = site.run("status")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import ExitStack
+from pathlib import Path
 
 import click
 
+from rayshim.k8s.config import ConfigError, Platform
+from rayshim.k8s.loading import load_platform
 from rayshim.k8s.testing.localkube.local_cluster import LocalCluster
-from rayshim.k8s.testing.localkube.nodes import DEFAULT_NODES, FakeNode
+from rayshim.k8s.testing.localkube.nodes import DEFAULT_NODES, FakeNode, platform_nodes
 
 _GPU_TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 
@@ -26,12 +30,24 @@ _GPU_TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
     metavar="NAME,CPUS,GIB[,GPUS[,LABEL=VALUE...]]",
     help="A node. [default: cpu-0, cpu-1 and gpu-0 with 4 GPUs]",
 )
-@click.option("--port", default=0, help="Of the API server; 0: any that is free.")
+@click.option(
+    "--platform",
+    "platform_file",
+    metavar="FILE",
+    help="A platform.yaml, for whose head and groups there are nodes.",
+)
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Of the API server; 0: any that is free.",
+)
 def main(
     operator: bool,
     kueue: bool,
     namespaces: tuple[str, ...],
     nodes: tuple[str, ...],
+    platform_file: str | None,
     port: int,
 ) -> None:
     """Start a small Kubernetes cluster in processes of this machine.
@@ -41,11 +57,22 @@ def main(
     end = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: end.set())
-    made = [_node(text) for text in nodes] or list(DEFAULT_NODES)
+    made = [_node(text) for text in nodes]
+    if platform_file is not None:
+        made += platform_nodes(_platform(platform_file))
     cluster = LocalCluster(
-        made, namespaces=namespaces, operator=operator, kueue=kueue, port=port
+        made or DEFAULT_NODES,
+        namespaces=namespaces,
+        operator=operator,
+        kueue=kueue,
+        port=port,
+        tls=True,
     )
-    with cluster:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(cluster)
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
         click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         click.echo("Names of Services resolve in Python processes that also have:")
         for name, value in cluster.environment().items():
@@ -53,6 +80,13 @@ def main(
                 click.echo(f"export {name}='{value}'")
         click.echo("It ends with Ctrl-C.")
         end.wait()
+
+
+def _platform(file: str) -> Platform:
+    try:
+        return load_platform(Path(file))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _node(text: str) -> FakeNode:

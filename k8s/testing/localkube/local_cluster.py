@@ -42,6 +42,7 @@ class LocalCluster:
             from the LocalQueues and ClusterQueues in the API server.
         enforce_rbac: let ServiceAccounts do only what Roles allow.
         port: of the API server; 0 for any that is free.
+        tls: serve https, which `kubectl` needs.
 
     Thread safety: each method may be called from any thread.
 
@@ -61,11 +62,12 @@ class LocalCluster:
         kueue: bool | Mapping[str, Mapping[str, float]] = False,
         enforce_rbac: bool = False,
         port: int = 0,
+        tls: bool = False,
     ) -> None:
         self._nodes = nodes
         self._namespaces = namespaces
         #: The API server, for faults and for its record of requests.
-        self.api = ApiServer(enforce_rbac=enforce_rbac, port=port)
+        self.api = ApiServer(enforce_rbac=enforce_rbac, port=port, tls=tls)
         #: The Kueue emulator; None if there is none.
         self.kueue: KueueEmulator | None = None
         if kueue is not False:
