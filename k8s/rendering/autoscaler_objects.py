@@ -86,6 +86,8 @@ def _deployment(platform: Platform, args: list[str]) -> Object:
     ]
     if platform.runtime == "rayshim":
         env += pods.rayshim_env(platform)
+    else:
+        env += pods.tls_env(platform)
     container = {
         "name": "autoscaler",
         "image": platform.images.cpu,
@@ -93,6 +95,13 @@ def _deployment(platform: Platform, args: list[str]) -> Object:
         "args": args,
         "env": env,
         "ports": pods.ports({"metrics": pods.NODE_PORTS["metrics"]}),
+        # It listens once file, token and certificates are read: one that ends over
+        # them again and again is never ready, and `up` says so.
+        "readinessProbe": {
+            "tcpSocket": {"port": "metrics"},
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
+        },
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},

@@ -90,15 +90,21 @@ def env(platform: Platform, own: Mapping[str, str], path: str) -> list[Object]:
 
 
 def rayshim_env(platform: Platform) -> list[Object]:
-    """What rayshim's own programs need to reach the head, in any pod."""
-    found = {"RAYSHIM_TOKEN_PATH": TOKEN_PATH}
-    if platform.tls.is_enabled:
-        found |= {
-            "RAYSHIM_TLS_CA": f"{TLS_FOLDER}/ca.crt",
-            "RAYSHIM_TLS_CERT": f"{TLS_FOLDER}/tls.crt",
-            "RAYSHIM_TLS_KEY": f"{TLS_FOLDER}/tls.key",
-            "RAYSHIM_TLS_NAME": TLS_NAME,
-        }
+    """What rayshim's own programs need to reach its head, in any pod."""
+    token = {"name": "RAYSHIM_TOKEN_PATH", "value": TOKEN_PATH}
+    return [token, *tls_env(platform)]
+
+
+def tls_env(platform: Platform) -> list[Object]:
+    """Where rayshim's own programs find the certificates; empty: there is no TLS."""
+    if not platform.tls.is_enabled:
+        return []
+    found = {
+        "RAYSHIM_TLS_CA": f"{TLS_FOLDER}/ca.crt",
+        "RAYSHIM_TLS_CERT": f"{TLS_FOLDER}/tls.crt",
+        "RAYSHIM_TLS_KEY": f"{TLS_FOLDER}/tls.key",
+        "RAYSHIM_TLS_NAME": TLS_NAME,
+    }
     return [{"name": name, "value": value} for name, value in found.items()]
 
 

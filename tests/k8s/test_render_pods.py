@@ -350,3 +350,24 @@ def test_what_a_worker_cannot_be_told(change: dict[str, Any], text: str) -> None
 def test_the_autoscaler_needs_the_file_itself() -> None:
     with pytest.raises(ConfigError, match="read it with load_platform"):
         render(example_platform(text=""))
+
+
+@pytest.mark.parametrize("platform", ["tls", "dask-tls"])
+def test_the_autoscaler_is_told_where_its_certificates_are(platform: str) -> None:
+    made = pods(render(PLATFORMS[platform]()).objects)["demo-autoscaler"]
+
+    (container,) = made["spec"]["containers"]
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    (mount,) = [o for o in container["volumeMounts"] if "tls" in o["mountPath"]]
+    assert told["RAYSHIM_TLS_CA"] == f"{mount['mountPath']}/ca.crt"
+    assert told["RAYSHIM_TLS_CERT"] == f"{mount['mountPath']}/tls.crt"
+    assert told["RAYSHIM_TLS_KEY"] == f"{mount['mountPath']}/tls.key"
+
+
+def test_an_autoscaler_that_ends_again_and_again_is_never_ready() -> None:
+    """Without a probe a container is ready while it runs, and `up` content."""
+    made = pods(render(example_platform()).objects)["demo-autoscaler"]
+
+    (container,) = made["spec"]["containers"]
+    assert container["readinessProbe"]["tcpSocket"] == {"port": "metrics"}
+    assert "metrics" in [one["name"] for one in container["ports"]]
