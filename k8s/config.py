@@ -43,8 +43,8 @@ class HeadState:
     """Where the head keeps its journal."""
 
     #: "valkey": a StatefulSet of one, made here; "external": a redis:// or rediss://
-    #: URL in a Secret (ElastiCache); "volume": SQLite on a PersistentVolumeClaim; "none":
-    #: nothing survives the head (the only one for the runtime "dask").
+    #: URL in a Secret (ElastiCache); "volume": SQLite on a PersistentVolumeClaim;
+    #: "none": nothing survives the head (the only one for the runtime "dask").
     kind: Literal["valkey", "external", "volume", "none"] = "valkey"
     #: For "external": name of a Secret whose key ``url`` has the URL.
     secret: str = ""
