@@ -138,13 +138,13 @@ def render(target: Target, folder: Path, force: bool) -> None:
         fail(f"{folder} cannot be written: {error}", BAD_CONFIGURATION)
     click.echo(f"wrote {len(texts)} files to {folder}")
     written = {folder / path for path in texts}
-    others = sorted(
+    kept = sorted(
         str(one.relative_to(folder))
         for one in folder.rglob("*")
         if one.is_file() and one not in written
     )
-    if others:
-        say(f"left as they are: {', '.join(others)}")
+    if kept:
+        say(f"left as they are: {', '.join(kept)}")
 
 
 @k8s.command()
