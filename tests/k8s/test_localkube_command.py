@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from rayshim.k8s.api import Kube
+from rayshim.k8s.crds import check
 from rayshim.k8s.loading import load_platform
+from rayshim.k8s.render import render
 from rayshim.k8s.testing.localkube.nodes import platform_nodes
 from whole_platforms import write_file
 
@@ -71,3 +73,14 @@ def test_what_it_cannot_use_is_named() -> None:
         code, text = _refused("--port", str(port))
     assert code == 1
     assert f"port {port} of 127.0.0.1 is taken" in text
+
+
+def test_the_platform_of_the_page_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/localkube.md").read_text("utf-8")
+    file = tmp_path / "platform.yaml"
+    file.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    platform = load_platform(file)
+    rendered = render(platform)
+    assert not check(rendered.objects)
+    kinds = {one["kind"] for one in rendered.objects}
+    assert not kinds & {"LocalQueue", "Certificate", "StatefulSet"}
