@@ -10,6 +10,7 @@ from rayshim.k8s import gang, names
 from rayshim.k8s.api import Forbidden, Kube, Object
 from rayshim.k8s.config import Platform
 from rayshim.k8s.differences import served_kinds
+from rayshim.k8s.installing import not_ready
 from rayshim.k8s.observed import Observed, PodState, Worker
 from rayshim.k8s.observing import observe, pod_state, queue_usage, unix_time
 from rayshim.k8s.platform_status import read_status
@@ -100,10 +101,13 @@ def _head(
     if not mine:
         report.head = {"pod": "", "state": "missing", "restarts": 0, "age_s": 0.0}
         if not report.problems:
-            report.problems.append(
-                f"the head of {platform.name} has no pod: did the dask operator act? "
-                "(rayshim k8s status --operator)"
+            name = names.scheduler(platform.name)
+            why = (
+                "has no pod: did the dask operator act? (rayshim k8s status --operator)"
             )
+            if kube.get("Deployment", name) is not None:
+                why = f"is not there: {not_ready(kube, platform, name)}"
+            report.problems.append(f"the head of {platform.name} {why}")
         return
     best = max(mine, key=lambda one: one["metadata"].get("creationTimestamp", ""))
     state, note = pod_state(best)

@@ -335,6 +335,14 @@ def test_status_tells_problems_first(site: Site) -> None:
         broken = site.run("status")
         assert broken.exit_code == 1
         assert "PROBLEM no pod of the autoscaler is ready" in broken.stdout
+    # With nobody who makes pods again.
+    for pod in site.kube.list("Pod"):
+        site.kube.delete("Pod", pod["metadata"]["name"], grace_s=0)
+    text = "the head of demo is not there: Deployment demo-scheduler has no pod"
+    assert text in site.run("status").stdout
+    site.kube.delete("Deployment", "demo-scheduler")
+    text = "the head of demo has no pod: did the dask operator act?"
+    assert text in site.run("status").stdout
 
 
 def test_a_cluster_without_the_operator_is_refused(bare: Site) -> None:
