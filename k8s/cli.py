@@ -127,8 +127,8 @@ def render(target: Target, folder: Path, force: bool) -> None:
         )
     # Without the folder, which is this machine's: the same bytes everywhere.
     source = Path(target.config).name
-    others = tuple(replace(one, source=source) for one in platform.others)
-    texts = rendering(replace(platform, source=source, others=others)).texts()
+    siblings = tuple(replace(one, source=source) for one in platform.others)
+    texts = rendering(replace(platform, source=source, others=siblings)).texts()
     try:
         for path, text in texts.items():
             place = folder / path
