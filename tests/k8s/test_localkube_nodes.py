@@ -361,6 +361,18 @@ def test_a_pod_that_is_not_restarted_succeeds_or_fails(
 ENDS = ("Succeeded", "Failed")
 
 
+def test_programs_of_this_machine_may_lie_below_a_mounts_path(
+    cluster: LocalCluster, kube: Kube
+) -> None:
+    here = {"name": "over", "mountPath": str(Path(sys.executable).parent)}
+    main = container(["python", "-c", "print('ran')"], volumeMounts=[here])
+    made = pod("under", containers=[main], restartPolicy="Never")
+    made["spec"]["volumes"] = [{"name": "over", "emptyDir": {}}]
+    kube.create(made)
+
+    assert log_of(cluster, "under", "ran").startswith("ran\n")
+
+
 def test_init_containers_run_first(cluster: LocalCluster, kube: Kube) -> None:
     shared = {"name": "shared", "mountPath": "/shared"}
     first = {

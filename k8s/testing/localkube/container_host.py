@@ -164,7 +164,8 @@ class Keeper:
             try:
                 self._become(request)
             except OSError as problem:
-                os.write(failed_write, f"{problem.strerror}".encode())
+                what = problem.filename or request["argv"][0]
+                os.write(failed_write, f"{what}: {problem.strerror}".encode())
             finally:
                 os._exit(NOT_FOUND)
         os.close(failed_write)

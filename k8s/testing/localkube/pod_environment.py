@@ -95,13 +95,14 @@ async def command_of(
         expanded(one, {**base, **given})
         for one in [*(container.get("command") or ()), *(container.get("args") or ())]
     ]
-    argv = program(words, container, address)
 
     def here(text: str) -> str:
         return _ANY_ADDRESS.sub(address, rewritten(text, mounts))
 
+    # Before this machine's programs are put in: theirs may lie below a mount's path.
+    argv = program([here(one) for one in words], container, address)
     env = {**base, **{name: here(value) for name, value in given.items()}}
-    return Command(tuple(here(one) for one in argv), env, mounts)
+    return Command(tuple(argv), env, mounts)
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
