@@ -10,9 +10,7 @@ from typing import Any
 
 import jsonschema
 
-import rayshim.k8s
-
-FOLDER = Path(rayshim.k8s.__file__).resolve().parent / "schemas"
+FOLDER = Path(__file__).parents[2] / "k8s" / "schemas"
 
 #: apiVersion -> file.
 FILES = {

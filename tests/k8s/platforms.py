@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rayshim.k8s.config import (
@@ -20,6 +21,8 @@ from rayshim.k8s.config import (
     Tls,
 )
 
+#: Of the checkout: an installed package has no renders.
+DEPLOY = Path(__file__).parents[2] / "k8s" / "deploy"
 CPU_INGEST = Group(
     "cpu-ingest",
     cpus=14,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import rayshim.k8s
 from rayshim.k8s.cost import monthly_costs
 from rayshim.k8s.loading import load_platform
 from rayshim.k8s.render import render
@@ -22,7 +21,7 @@ from rayshim.k8s.rendering import (
     operator_values,
 )
 
-DEPLOY = Path(rayshim.k8s.__file__).resolve().parent / "deploy"
+DEPLOY = Path(__file__).parents[2] / "k8s" / "deploy"
 ROOT = DEPLOY.parents[1]
 TEXT = (DEPLOY / "README.md").read_text()
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()

@@ -18,6 +18,15 @@ from dask_kubernetes.operator.controller.controller import (
     build_worker_deployment_spec,
 )
 
+from platforms import (
+    CPU_INGEST,
+    GPU_SERVE,
+    GPU_TRAIN,
+    dask_platform,
+    example_platform,
+    small_platform,
+    tls_platform,
+)
 from rayshim.k8s import metric_names, names
 from rayshim.k8s.config import (
     Bucket,
@@ -37,15 +46,6 @@ from rayshim.k8s.rendering import (
 )
 from rayshim.k8s.rendering.queries import label
 from rayshim.k8s.serializing import from_yaml
-from tests.k8s.platforms import (
-    CPU_INGEST,
-    GPU_SERVE,
-    GPU_TRAIN,
-    dask_platform,
-    example_platform,
-    small_platform,
-    tls_platform,
-)
 
 Object = dict[str, Any]
 

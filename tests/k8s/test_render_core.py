@@ -12,7 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from platforms import PLATFORMS, example_platform, tls_platform
+from platforms import DEPLOY, PLATFORMS, example_platform, tls_platform
 from pods_of_platform import objects_of_operator, pods
 from rayshim.k8s import golden
 from rayshim.k8s.config import Platform, Tls
@@ -329,15 +329,15 @@ def test_what_belongs_to_other_clusters_is_beside() -> None:
 
 @pytest.mark.parametrize("one", golden.GOLDEN, ids=lambda one: one.folder or "deploy")
 def test_the_committed_copies_are_current(one: golden.Golden) -> None:
-    wanted = golden.expected(one)
+    wanted = golden.expected(one, DEPLOY)
     again = "run `python -m rayshim.k8s.golden --write` and look at the difference"
     assert golden.different(wanted) == [], again
-    assert golden.left_over(one, wanted) == [], again
+    assert golden.left_over(one, wanted, DEPLOY) == [], again
 
 
 def test_no_committed_copy_has_a_secret() -> None:
     for one in golden.GOLDEN:
-        for path in golden.expected(one):
+        for path in golden.expected(one, DEPLOY):
             if path.suffix != ".yaml":
                 continue
             for made in from_yaml(path.read_text()):

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from rayshim.k8s.config import Platform, Queue
-from rayshim.k8s.golden import DEPLOY
-from rayshim.k8s.loading import load_platform
-from rayshim.k8s.render import render
-from tests.k8s.object_schemas import FILES, FOLDER, problems
-from tests.k8s.platforms import (
+from object_schemas import FILES, FOLDER, problems
+from platforms import (
     CPU_INGEST,
+    DEPLOY,
     GPU_SERVE,
     GPU_TRAIN,
     dask_platform,
@@ -23,6 +20,9 @@ from tests.k8s.platforms import (
     small_platform,
     tls_platform,
 )
+from rayshim.k8s.config import Platform, Queue
+from rayshim.k8s.loading import load_platform
+from rayshim.k8s.render import render
 
 Object = dict[str, Any]
 
