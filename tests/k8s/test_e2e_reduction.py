@@ -41,7 +41,7 @@ print(json.dumps(ray.get(where.remote())))
 IDLE_S = 120.0
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=["rayshim", pytest.param("dask", marks=pytest.mark.chaos)])
 def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
     path = write_file(tmp_path, runtime=request.param, gpu_max=2, idle_s=IDLE_S)
     nodes = platform_nodes(load_platform(path))

@@ -110,7 +110,7 @@ def test_every_call_is_allowed_and_every_right_is_used(
     autoscaler = authorizing.unused_rules(api.requests, rendered, ROBOT)
     person("status")
     person("plan")
-    person("drill", "train-worker")
+    person("drill", "serve-replica")
     delete_all_but_rights(platform)
     # What lacks in it is put there.
     platform.kube.create(
