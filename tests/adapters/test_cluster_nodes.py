@@ -13,6 +13,7 @@ import pytest
 
 from cluster_process import ClusterProcesses
 from node_process import is_alive, wait_until
+from rayshim.adapters.raylet.config import DRAINED_CODE
 from rayshim.adapters.wire import messages as wire
 from rayshim.adapters.wire import node_messages as nodes
 
@@ -201,7 +202,7 @@ def test_a_node_drains_until_its_leases_are_back(cluster: ClusterProcesses) -> N
     )
     assert node.process.poll() is None
     driver.send(wire.ReturnLease(b"1"))
-    assert node.process.wait(10) == 0
+    assert node.process.wait(10) == DRAINED_CODE
     row = cluster.wait_alive(node, False)
     assert "asked to leave" in row["DeathReasonMessage"]
     driver.close()
