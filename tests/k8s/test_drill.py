@@ -216,6 +216,7 @@ def test_what_cannot_be_held_says_why() -> None:
 # Dask's own.
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("name", list(DRILLS))
 def test_drills_of_dask(name: str, tmp_path: Path) -> None:
     platform = replace(platform_of(), runtime="dask")
