@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 #: (title, unit, [(query, legend)]); ``$node`` is a choice of the reader.
@@ -164,13 +165,24 @@ def dashboard() -> dict[str, Any]:
                 },
             ]
         },
-        "panels": [_panel(number, *panel) for number, panel in enumerate(_PANELS)],
+        "panels": [
+            panel(number, title, unit, _of_cluster(queries))
+            for number, (title, unit, queries) in enumerate(_PANELS)
+        ],
     }
 
 
-def _panel(
-    number: int, title: str, unit: str, queries: tuple[tuple[str, str], ...]
+def panel(
+    number: int, title: str, unit: str, queries: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
+    """A panel with a line for each query, over time.
+
+    Args:
+        number: its place, from 0, row by row.
+        title: above it.
+        unit: of its values, as Grafana calls it ("short", "bytes", "percent").
+        queries: (PromQL, legend) of each line.
+    """
     return {
         "id": number + 1,
         "title": title,
@@ -185,10 +197,15 @@ def _panel(
         },
         "targets": [
             {
-                "expr": query.replace("$cluster", _CLUSTER),
+                "datasource": _SOURCE,
+                "expr": query,
                 "legendFormat": legend,
                 "refId": chr(ord("A") + place),
             }
             for place, (query, legend) in enumerate(queries)
         ],
     }
+
+
+def _of_cluster(queries: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(query.replace("$cluster", _CLUSTER), legend) for query, legend in queries]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from rayshim.adapters.metrics.grafana import panel
 from rayshim.k8s import names
 from rayshim.k8s.config import Platform
 from rayshim.k8s.metric_names import (
@@ -38,10 +39,6 @@ from rayshim.k8s.rendering.queries import (
     series,
 )
 
-_COLUMNS: Final = 2
-_WIDTH: Final = 12
-_HEIGHT: Final = 8
-_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 #: States in which a worker's machine is paid for.
 _PAID: Final = "~joined|draining|left|lost|deleting"
 
@@ -69,7 +66,7 @@ def dashboard(platform: Platform) -> dict[str, Any]:
                 {"name": "datasource", "type": "datasource", "query": "prometheus"}
             ]
         },
-        "panels": [_panel(number, one) for number, one in enumerate(panels)],
+        "panels": [panel(number, *one) for number, one in enumerate(panels)],
     }
 
 
@@ -208,29 +205,3 @@ def _serve(platform: Platform) -> list[Panel]:
             ),
         ),
     ]
-
-
-def _panel(number: int, panel: Panel) -> dict[str, Any]:
-    title, unit, queries = panel
-    return {
-        "id": number + 1,
-        "title": title,
-        "type": "timeseries",
-        "datasource": _SOURCE,
-        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "gridPos": {
-            "x": number % _COLUMNS * _WIDTH,
-            "y": number // _COLUMNS * _HEIGHT,
-            "w": _WIDTH,
-            "h": _HEIGHT,
-        },
-        "targets": [
-            {
-                "datasource": _SOURCE,
-                "expr": query,
-                "legendFormat": legend,
-                "refId": chr(ord("A") + place),
-            }
-            for place, (query, legend) in enumerate(queries)
-        ],
-    }
