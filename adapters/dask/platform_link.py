@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import cloudpickle
-from distributed import Security
 from distributed.core import rpc
 
 from rayshim.adapters.dask import scheduler_facts
+from rayshim.adapters.dask.certificates import security_of
 from rayshim.adapters.dask.platform_demand import RETIRING, demand_of, has_left, is_busy
 from rayshim.adapters.wire.tls import Credentials
 from rayshim.lineage.demand import Demand
@@ -66,14 +66,7 @@ class DaskLink:
         self.address = address
         self._labels_of = labels_of
         self._limit_s = limit_s
-        self._security: Security | None = None
-        if tls is not None:
-            self._security = Security(  # type: ignore[no-untyped-call]
-                require_encryption=True,
-                tls_ca_file=tls.ca,
-                tls_client_cert=tls.cert,
-                tls_client_key=tls.key,
-            )
+        self._security = security_of(tls)
         #: Id of the scheduler that knows the requests.
         self._equipped = ""
         #: Address of a worker -> since when it has had no work (monotonic).

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from distributed import Client, Security, get_worker
+from distributed import Client, get_worker
 from distributed.client import Future
 
+from rayshim.adapters.dask.certificates import security_of
 from rayshim.adapters.dask.probe_answer import Answer
 from rayshim.adapters.wire.tls import Credentials
 from rayshim.lineage.demand import Demand
@@ -48,14 +49,7 @@ class DaskProbe:
     ) -> None:
         self._address = f"{'tls' if tls else 'tcp'}://{address}"
         self._link = link
-        self._security: Security | None = None
-        if tls is not None:
-            self._security = Security(  # type: ignore[no-untyped-call]
-                require_encryption=True,
-                tls_ca_file=tls.ca,
-                tls_client_cert=tls.cert,
-                tls_client_key=tls.key,
-            )
+        self._security = security_of(tls)
         self._client: Client | None = None
         self._group = ""
         self._resources: dict[str, float] = {}
