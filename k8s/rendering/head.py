@@ -60,21 +60,14 @@ def head_pod(platform: Platform) -> Object:
         "securityContext": base.container_security(),
         "volumeMounts": mounts + more_mounts,
     }
-    spec: Object = {
-        "serviceAccountName": names.service_account(platform.name),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        # Process 1 is then one that collects ended processes whose parents are gone.
-        "shareProcessNamespace": True,
-        "securityContext": base.pod_security(),
-        "terminationGracePeriodSeconds": 30,
-        "tolerations": tolerations,
-        "containers": [container],
-        "volumes": found + more,
-    }
-    if selector:
-        spec["nodeSelector"] = selector
-    return spec
+    return pods.spec(
+        platform,
+        container,
+        found + more,
+        selector=selector,
+        tolerations=tolerations,
+        grace_s=30,
+    )
 
 
 def dask_cluster(platform: Platform) -> Object:

@@ -62,17 +62,18 @@ def _policy(platform: Platform, name: str, selector: Object, **spec: Any) -> Obj
     }
 
 
-def _nodes(platform: Platform) -> Object:
-    """Selector of the head and the workers."""
-    wanted = {
-        "key": base.COMPONENT,
-        "operator": "In",
-        "values": ["head", "worker"],
-    }
+def _components(platform: Platform, *components: str) -> Object:
+    """Selector of the pods of these components."""
+    wanted = {"key": base.COMPONENT, "operator": "In", "values": list(components)}
     return {
         "matchLabels": {names.PLATFORM: platform.name},
         "matchExpressions": [wanted],
     }
+
+
+def _nodes(platform: Platform) -> Object:
+    """Selector of the head and the workers."""
+    return _components(platform, "head", "worker")
 
 
 def _drivers() -> Object:
@@ -120,15 +121,7 @@ def _metrics(platform: Platform) -> Object:
     number = pods.NODE_PORTS["metrics"]
     if platform.runtime == "dask":
         number = pods.DASK_WORKER_PORTS["metrics"]
-    wanted = {
-        "key": base.COMPONENT,
-        "operator": "In",
-        "values": ["head", "worker", "autoscaler"],
-    }
-    selector = {
-        "matchLabels": {names.PLATFORM: platform.name},
-        "matchExpressions": [wanted],
-    }
+    selector = _components(platform, "head", "worker", "autoscaler")
     numbers = sorted({number, pods.NODE_PORTS["metrics"]})
     return _policy(
         platform,
@@ -145,15 +138,7 @@ def _outwards(platform: Platform) -> Object:
     if platform.eks_cluster:
         agent = {"ipBlock": {"cidr": POD_IDENTITY}}
         egress.append({"to": [agent], "ports": _tcp(80)})
-    wanted = {
-        "key": base.COMPONENT,
-        "operator": "In",
-        "values": ["head", "worker", "autoscaler"],
-    }
-    selector = {
-        "matchLabels": {names.PLATFORM: platform.name},
-        "matchExpressions": [wanted],
-    }
+    selector = _components(platform, "head", "worker", "autoscaler")
     return _policy(platform, "outwards", selector, egress=egress)
 
 

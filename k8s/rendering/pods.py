@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rayshim.k8s import names
@@ -191,3 +191,39 @@ def store_bytes(platform: Platform, gib: float, path: str) -> int:
             platform.source,
         )
     return found
+
+
+def spec(
+    platform: Platform,
+    container: Object,
+    volumes: Sequence[Object],
+    *,
+    selector: Mapping[str, str],
+    tolerations: Sequence[Object],
+    grace_s: int,
+) -> Object:
+    """The pod of a head or a worker, which needs nothing of Kubernetes' API.
+
+    Args:
+        platform: the file.
+        container: its only one.
+        volumes: that it mounts.
+        selector: labels that its machine must have; empty: any machine.
+        tolerations: of taints of these machines.
+        grace_s: seconds that its processes have to end.
+    """
+    made: Object = {
+        "serviceAccountName": names.service_account(platform.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        # Process 1 is then one that collects ended processes whose parents are gone.
+        "shareProcessNamespace": True,
+        "securityContext": base.pod_security(),
+        "terminationGracePeriodSeconds": grace_s,
+        "tolerations": list(tolerations),
+        "containers": [container],
+        "volumes": list(volumes),
+    }
+    if selector:
+        made["nodeSelector"] = dict(selector)
+    return made

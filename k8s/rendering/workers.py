@@ -125,20 +125,14 @@ def worker_pod(platform: Platform, group: Group) -> Object:
         "securityContext": base.container_security(),
         "volumeMounts": mounts,
     }
-    spec: Object = {
-        "serviceAccountName": names.service_account(platform.name),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        # Process 1 is then one that collects ended processes whose parents are gone.
-        "shareProcessNamespace": True,
-        "securityContext": base.pod_security(),
-        "terminationGracePeriodSeconds": GRACE_S,
-        "tolerations": [*tolerations, *(dict(one) for one in group.tolerations)],
-        "containers": [container],
-        "volumes": found,
-    }
-    if selector := {**selector, **group.node_selector}:
-        spec["nodeSelector"] = selector
+    spec = pods.spec(
+        platform,
+        container,
+        found,
+        selector={**selector, **group.node_selector},
+        tolerations=[*tolerations, *(dict(one) for one in group.tolerations)],
+        grace_s=GRACE_S,
+    )
     if is_serving(platform, group):
         spec["topologySpreadConstraints"] = [_spread(platform, group)]
     return merged(spec, group.pod_spec)
