@@ -30,7 +30,15 @@ from rayshim.k8s.figures import (
 
 
 @dataclass(frozen=True, slots=True)
-class ServeSizes:
+class _InOrder:
+    """Sizes, to be told in the order of their fields."""
+
+    def __iter__(self) -> Iterator[Size]:
+        return (getattr(self, name) for name in self.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSizes(_InOrder):
     """Of the serving group."""
 
     p50: Size
@@ -45,9 +53,6 @@ class ServeSizes:
     per_zone: Size
     workers: Size
     downtime: Size
-
-    def __iter__(self) -> Iterator[Size]:
-        return (getattr(self, name) for name in self.__dataclass_fields__)
 
 
 def serve_sizes(level: ServeLevel) -> ServeSizes:
@@ -214,7 +219,7 @@ def serve_sizes(level: ServeLevel) -> ServeSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainSizes:
+class TrainSizes(_InOrder):
     """Of the training group."""
 
     per_worker: Size
@@ -223,9 +228,6 @@ class TrainSizes:
     epoch: Size
     spare: Size
     month: Size
-
-    def __iter__(self) -> Iterator[Size]:
-        return (getattr(self, name) for name in self.__dataclass_fields__)
 
 
 def train_sizes(level: TrainLevel) -> TrainSizes:
@@ -309,15 +311,12 @@ def train_sizes(level: TrainLevel) -> TrainSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class IngestSizes:
+class IngestSizes(_InOrder):
     """Of the group that reads for the training group."""
 
     row: Size
     rate: Size
     workers: Size
-
-    def __iter__(self) -> Iterator[Size]:
-        return (getattr(self, name) for name in self.__dataclass_fields__)
 
 
 def ingest_sizes(level: IngestLevel, train: TrainLevel) -> IngestSizes:
