@@ -18,7 +18,7 @@ from rayshim.k8s.render import render
 from rayshim.k8s.testing.localkube import LocalCluster, authorizing, platform_nodes
 from rayshim.k8s.testing.localkube.resources import schemaless_crd
 from test_platform_removal import install_certificates
-from whole_platforms import NAMESPACE, Running, k8s, running, write_file
+from whole_platforms import NAMESPACE, SERVE_LEVEL, Running, k8s, running, write_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -31,21 +31,7 @@ FOREIGN = (
     ("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule"),
     ("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor"),
 )
-MORE = """
-ingress: {host: rank.example.com}
-service_levels:
-  serve:
-    group: cpu-ingest
-    requests_per_s: 10
-    candidates: 40
-    p99_ms: 80
-    availability: 0.999
-    latency_ms: {network: 8, preprocess: 3, queue: 5, forward: 6, fan_out: 10}
-    tail_ms: 35
-    batch: 8
-    utilisation: 0.55
-    zones: 1
-"""
+MORE = "\ningress: {host: rank.example.com}" + SERVE_LEVEL.format(group="cpu-ingest")
 WORK = """
 import sys
 import rayshim as ray

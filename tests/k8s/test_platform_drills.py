@@ -15,7 +15,7 @@ from rayshim.k8s import names
 from rayshim.k8s.api import Object
 from rayshim.k8s.loading import load_platform
 from rayshim.k8s.testing.localkube import LocalCluster, platform_nodes
-from whole_platforms import NAMESPACE, Running, k8s, running, write_file
+from whole_platforms import NAMESPACE, SERVE_LEVEL, Running, k8s, running, write_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -26,18 +26,6 @@ SERVING = """    min: 1
     min: 1
     max: 2
     cold_start_s: 20
-service_levels:
-  serve:
-    group: gpu-serve
-    requests_per_s: 10
-    candidates: 40
-    p99_ms: 80
-    availability: 0.999
-    latency_ms: {network: 8, preprocess: 3, queue: 5, forward: 6, fan_out: 10}
-    tail_ms: 35
-    batch: 8
-    utilisation: 0.55
-    zones: 1
 """
 HOLD = """
 import os, sys, time
@@ -57,7 +45,10 @@ print("1")
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    path = write_file(tmp_path_factory.mktemp("platform"), more=SERVING)
+    path = write_file(
+        tmp_path_factory.mktemp("platform"),
+        more=SERVING + SERVE_LEVEL.format(group="gpu-serve"),
+    )
     nodes = platform_nodes(load_platform(path))
     with (
         LocalCluster(nodes, operator=True, enforce_rbac=True) as cluster,

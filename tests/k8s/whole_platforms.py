@@ -51,6 +51,21 @@ groups:
     upscaling_speed: 4
 {more}
 """
+#: To be put at the end of a file: a level of service, small enough for one replica.
+SERVE_LEVEL = """
+service_levels:
+  serve:
+    group: {group}
+    requests_per_s: 10
+    candidates: 40
+    p99_ms: 80
+    availability: 0.999
+    latency_ms: {{network: 8, preprocess: 3, queue: 5, forward: 6, fan_out: 10}}
+    tail_ms: 35
+    batch: 8
+    utilisation: 0.55
+    zones: 1
+"""
 
 
 def write_file(
